@@ -1,0 +1,70 @@
+"""What every test shares: the interpreter, one thread per worker, and skips that say why."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+# Before triton, numpy or torch is imported, here or by a test module: both read their environment only once. On a GPU
+# machine `pytest -m gpu` starts its own workers with TRITON_INTERPRET removed, so this process may always interpret.
+if "triton" in sys.modules:
+    raise RuntimeError("triton was imported before tests/conftest.py could set TRITON_INTERPRET=1")
+os.environ["TRITON_INTERPRET"] = "1"
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[_name] = "1"
+# A user's settings must not change what tests see.
+for _name in ("PERFKIT_DEBUG", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "PERFKIT_CACHE"):
+    os.environ.pop(_name, None)
+
+import pytest  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _has_gpu() -> bool:
+    """True if NVML finds a GPU. torch is not asked: its CUDA context would live in this process."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        try:
+            return int(pynvml.nvmlDeviceGetCount()) > 0
+        finally:
+            pynvml.nvmlShutdown()
+    except Exception:
+        return False
+
+
+def find_chromium() -> str | None:
+    """Return the path of a Chromium or Chrome executable, or None."""
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    return next((path for path in map(shutil.which, names) if path), None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests whose machine is not this one, each with its reason."""
+    gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
+    if gpu_tests and not _has_gpu():
+        for item in gpu_tests:
+            item.add_marker(pytest.mark.skip(reason="no CUDA GPU on this machine"))
+    browser_tests = [item for item in items if item.get_closest_marker("browser")]
+    if browser_tests and find_chromium() is None:
+        for item in browser_tests:
+            item.add_marker(pytest.mark.skip(reason="no Chromium on this machine"))
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository's root."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of Chromium; tests that use it carry the marker ``browser``."""
+    path = find_chromium()
+    if path is None:
+        pytest.skip("no Chromium on this machine")
+    return path
