@@ -6,8 +6,8 @@ work on machines without Triton (planning, listing, reports); only launching a k
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, NoReturn
 
 from perfkit.errors import DeviceError
@@ -76,7 +76,7 @@ class AbsentLanguage:
 
 triton: Any = AbsentTriton()
 tl: Any = AbsentLanguage()
-if find_spec("triton") is not None:
+with suppress(ImportError):
     triton, tl = import_module("triton"), import_module("triton.language")
 
 #: Whether kernels can be interpreted, compiled or launched at all in this environment.
