@@ -1,0 +1,43 @@
+"""Pure arithmetic about state-space layers: bytes, FLOPs, windows, roofs, times. Numpy only."""
+
+from perfkit.roofline.acceptance import acceptance_pmf, mean_accepted, pmf_mean
+from perfkit.roofline.crossover import crossover_tokens, kv_bytes_per_token, state_bytes_per_sequence
+from perfkit.roofline.cursor import Chain, cycle, decode_chain, flush_rates, period, phase_chain, verify_chain
+from perfkit.roofline.latency import Prediction, predict
+from perfkit.roofline.roof import Roofs, roofs_for
+from perfkit.roofline.state_traffic import STATE_TRAFFIC, StateTraffic, state_traffic
+from perfkit.roofline.traffic import Counts, expected, m_conv, m_replay, ratio_paper, record_bytes, traffic_per_token
+from perfkit.roofline.window import best_window, l_star, off_cost
+
+__all__ = [
+    "acceptance_pmf",
+    "mean_accepted",
+    "pmf_mean",
+    "Chain",
+    "decode_chain",
+    "verify_chain",
+    "phase_chain",
+    "period",
+    "cycle",
+    "flush_rates",
+    "Counts",
+    "record_bytes",
+    "m_conv",
+    "m_replay",
+    "ratio_paper",
+    "traffic_per_token",
+    "expected",
+    "STATE_TRAFFIC",
+    "StateTraffic",
+    "state_traffic",
+    "l_star",
+    "best_window",
+    "off_cost",
+    "crossover_tokens",
+    "kv_bytes_per_token",
+    "state_bytes_per_sequence",
+    "Roofs",
+    "roofs_for",
+    "Prediction",
+    "predict",
+]

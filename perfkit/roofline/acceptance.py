@@ -1,0 +1,124 @@
+"""Acceptance: how many of a step's T tokens it commits, as a probability mass function over a = 1..T.
+
+Three ways to say it, the same on every command line:
+
+* ``n`` or ``T``: every step commits that many;
+* ``mean:X`` or a decimal (``3.5``): each draft is accepted with the same probability, independently, until the first
+  rejection; the probability is solved for so that a step commits X tokens on average;
+* ``p:.88,.62,.40``: the rates that serving engines log per draft position, P(draft i is committed), unconditional.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfkit.errors import InputError
+
+FIELD = "accepted"
+_ALLOWED = "a whole number 1..T, T, mean:X or a decimal between 1 and T, p:RATE,RATE,... with T - 1 rates"
+_SUM_TOLERANCE = 1e-12
+
+
+def acceptance_pmf(text: str, draft_len: int) -> NDArray[np.float64]:
+    """Return P(a = 1), ..., P(a = T) for an acceptance as a user writes it.
+
+    Args:
+        text: see the module's docstring.
+        draft_len: T, positions per step; 1 is decode, where a = 1.
+
+    Returns:
+        [draft_len] float64, sums to 1; element i is P(a = i + 1).
+
+    Raises:
+        InputError: the text is none of the three forms, or its numbers are out of range.
+    """
+    if draft_len < 1:
+        raise InputError("must be at least 1", field="draft", value=draft_len)
+    text = text.strip()
+    if text == "T":
+        return constant_pmf(draft_len, draft_len)
+    if re.fullmatch(r"[+-]?\d+", text):
+        count = int(text)
+        if not 1 <= count <= draft_len:
+            raise InputError("out of range", field=FIELD, value=count, allowed=f"1..{draft_len}")
+        return constant_pmf(count, draft_len)
+    if text.startswith("p:"):
+        return rates_pmf(_rates(text, draft_len))
+    mean = _number(text.removeprefix("mean:"), text)
+    if not 1.0 <= mean <= draft_len:
+        raise InputError("mean out of range", field=FIELD, value=text, allowed=f"1..{draft_len}")
+    return independent_pmf(mean, draft_len)
+
+
+def mean_accepted(text: str, draft_len: int) -> float:
+    """Return the mean number of tokens that a step commits; raises as :func:`acceptance_pmf` does."""
+    return pmf_mean(acceptance_pmf(text, draft_len))
+
+
+def pmf_mean(pmf: NDArray[np.float64]) -> float:
+    """Return the mean of a probability mass function over a = 1..T."""
+    return float(pmf @ np.arange(1, len(pmf) + 1))
+
+
+def constant_pmf(accepted: int, draft_len: int) -> NDArray[np.float64]:
+    """Return the mass function of a step that always commits ``accepted`` of ``draft_len`` tokens."""
+    pmf = np.zeros(draft_len)
+    pmf[accepted - 1] = 1.0
+    return pmf
+
+
+def rates_pmf(rates: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mass function of unconditional per-position rates P(a >= i + 1), i = 1..T-1, non-increasing."""
+    survival = np.concatenate(([1.0], rates, [0.0]))  # P(a >= 1) = 1: the last committed token is always an input
+    return survival[:-1] - survival[1:]
+
+
+def independent_pmf(mean: float, draft_len: int) -> NDArray[np.float64]:
+    """Return the mass function of independent acceptance until the first rejection, truncated at T, with this mean."""
+    probability = acceptance_probability(mean, draft_len)
+    return rates_pmf(np.power(probability, np.arange(1, draft_len, dtype=np.float64)))
+
+
+def acceptance_probability(mean: float, draft_len: int) -> float:
+    """Solve 1 + p + ... + p^(T-1) = mean for the probability p that one draft is accepted.
+
+    The sum rises from 1 at p = 0 to T at p = 1, so bisection always ends; 1 <= mean <= T is the caller's duty.
+    """
+    powers = np.arange(draft_len)
+    low, high = 0.0, 1.0
+    if mean >= draft_len:
+        return 1.0
+    for _ in range(64):
+        middle = 0.5 * (low + high)
+        if float(np.sum(middle**powers)) < mean:
+            low = middle
+        else:
+            high = middle
+    return 0.0 if mean <= 1.0 else 0.5 * (low + high)
+
+
+def _rates(text: str, draft_len: int) -> NDArray[np.float64]:
+    """Parse and check the rates of ``p:...``."""
+    items = [item for item in text.removeprefix("p:").split(",") if item.strip()]
+    rates = np.array([_number(item, text) for item in items])
+    if len(rates) != draft_len - 1:
+        raise InputError(f"{len(rates)} rates, but T = {draft_len} has {draft_len - 1} drafts", field=FIELD, value=text)
+    if np.any((rates < 0) | (rates > 1)):
+        raise InputError("a rate is not between 0 and 1", field=FIELD, value=text)
+    if np.any(np.diff(rates) > _SUM_TOLERANCE):
+        raise InputError(
+            "rates must not increase: they are P(draft i is committed), not conditional on draft i - 1",
+            field=FIELD,
+            value=text,
+        )
+    return np.minimum.accumulate(rates) if len(rates) else rates
+
+
+def _number(item: str, text: str) -> float:
+    """Parse a plain decimal; exponents, infinities and NaN are no acceptance."""
+    if not re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*", item):
+        raise InputError("not an acceptance", field=FIELD, value=text, allowed=_ALLOWED)
+    return float(item)

@@ -1,0 +1,217 @@
+"""Roofs: the least time in which a GPU moves some bytes, given how many of them are reads and how many writes.
+
+Reads alone run faster than reads with writes in place (H200: 4.53 against 3.99 TB/s), so a roof is not one number.
+Two measured curves give it: time of a pure read of N bytes, and of reading and writing N bytes in place, half each.
+Up to as many writes as reads, time is additive: the reads run at the read roof and the writes at the effective rate
+that the in-place curve implies, 1 / (2 / in_place - 1 / read). Past half, further writes run at the in-place roof:
+a kernel that writes eight times what it reads was timed within 5 % of that, and additive time would charge it more.
+
+Small transfers do not reach a plateau: the curves are times, not bandwidths, and keep their intercept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfkit.errors import InputError
+
+#: Best share of the datasheet's bandwidth that streams of 2.1 GB reached on one H200 SXM (4.8 TB/s; 4.53 and 3.99).
+READ_EFFICIENCY = 0.94
+INPLACE_EFFICIENCY = 0.83
+#: What a small transfer takes beyond bytes / roof: one trip to memory and back (690 cycles on a GH200: 0.35 us,
+#: github.com/markdewing/AI_kernels, latency/README.md) and the drain of its stores. With a node's cost and the
+#: in-place roof it gives the 4.6 us that a conventional Mamba-2 step of one 4 MiB state took on an H200, cold.
+RAMP_US = 0.6
+#: A small kernel inside a CUDA graph; measured on one H200 SXM, driver 580.
+GRAPH_NODE_US = 2.0
+#: A launch outside a graph. Stated, not measured; no prediction here uses it.
+LAUNCH_US = 4.0
+KINDS = ("read", "write", "inplace", "copy")
+_PLATEAU_BYTES = 1e12
+
+
+class GpuLike(Protocol):
+    """What this module reads of ``perfkit.profiles.Gpu``."""
+
+    @property
+    def key(self) -> str:
+        """Short name."""
+
+    @property
+    def bandwidth_gb_s(self) -> float | None:
+        """The datasheet's memory bandwidth, 10^9 bytes per second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Time over bytes moved, linear between its knots, of constant bandwidth beyond the last."""
+
+    knot_bytes: tuple[float, ...]
+    knot_us: tuple[float, ...]
+
+    @classmethod
+    def affine(cls, bandwidth_gb_s: float, ramp_us: float) -> Curve:
+        """Return ramp + bytes / bandwidth."""
+        return cls((0.0, _PLATEAU_BYTES), (ramp_us, ramp_us + _PLATEAU_BYTES / (bandwidth_gb_s * 1e3)))
+
+    @classmethod
+    def measured(cls, points: Sequence[tuple[float, float]], node_us: float) -> Curve:
+        """Return the curve through (bytes, bandwidth_gb_s) points, each timed as one node of a graph.
+
+        The node's own cost is taken off, as predictions add it for every launch, but never so much that a point
+        would beat the best bandwidth of all.
+        """
+        ordered = sorted(points)
+        best = max(bandwidth for _, bandwidth in ordered) * 1e3  # bytes per us
+        times: list[float] = []
+        for size, bandwidth in ordered:
+            times.append(max(size / (bandwidth * 1e3) - node_us, size / best, *times[-1:]))
+        sizes = [size for size, _ in ordered]
+        return cls((0.0, *sizes), (max(0.0, times[0] - sizes[0] / best), *times))
+
+    @property
+    def plateau_gb_s(self) -> float:
+        """Bandwidth of the largest transfer."""
+        return self.knot_bytes[-1] / self.knot_us[-1] / 1e3
+
+    def time_us(self, moved: Any) -> NDArray[np.float64]:
+        """Return the time of moving ``moved`` bytes; nothing takes no time."""
+        moved = np.asarray(moved, dtype=np.float64)
+        inside = np.interp(moved, self.knot_bytes, self.knot_us)
+        beyond = np.maximum(moved / self.knot_bytes[-1], 1.0)
+        return np.where(moved > 0, inside * beyond, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Roofs:
+    """The roofs of one GPU.
+
+    Attributes:
+        gpu: its key.
+        read: time of pure reads over bytes.
+        inplace: time of reading and writing in place over bytes, both directions counted.
+        source: measured on this kind of GPU, or from its datasheet.
+        graph_node_us: cost of one small kernel inside a CUDA graph.
+        launch_us: cost of one launch outside a graph.
+    """
+
+    gpu: str
+    read: Curve
+    inplace: Curve
+    source: Literal["measured", "datasheet"]
+    graph_node_us: float = GRAPH_NODE_US
+    launch_us: float = LAUNCH_US
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the curves were measured."""
+        return self.source == "measured"
+
+    @property
+    def read_gb_s(self) -> float:
+        """Bandwidth of a large read."""
+        return self.read.plateau_gb_s
+
+    @property
+    def inplace_gb_s(self) -> float:
+        """Bandwidth of large reads and writes in place, both directions counted."""
+        return self.inplace.plateau_gb_s
+
+    @property
+    def write_gb_s(self) -> float:
+        """Effective bandwidth of the writes of a step that writes no more than it reads."""
+        return 1.0 / (2.0 / self.inplace_gb_s - 1.0 / self.read_gb_s)
+
+    def time_us(self, bytes_read: Any, bytes_write: Any) -> Any:
+        """Return the least time of moving these bytes; arrays broadcast."""
+        moved = np.asarray(bytes_read, dtype=np.float64) + bytes_write
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mix = np.minimum(2.0 * np.asarray(bytes_write) / moved, 1.0)  # 0 reads only, 1 in place or more writes
+        mix = np.where(moved > 0, mix, 0.0)
+        return _scalar((1.0 - mix) * self.read.time_us(moved) + mix * self.inplace.time_us(moved))
+
+    def bandwidth_gb_s(self, bytes_read: Any, bytes_write: Any) -> Any:
+        """Return the roof for this mix and size, 10^9 bytes per second; NaN for no bytes."""
+        moved = np.asarray(bytes_read, dtype=np.float64) + bytes_write
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return _scalar(moved / self.time_us(bytes_read, bytes_write) / 1e3)
+
+
+def roofs_for(gpu: GpuLike, measured: Mapping[str, Any] | None = None) -> Roofs:
+    """Return a GPU's roofs: from its measured file if there is one, else from its datasheet.
+
+    Args:
+        gpu: its key and datasheet bandwidth are read.
+        measured: the file's content; looked up by the GPU's key when left out.
+
+    Raises:
+        InputError: the file is malformed, or the GPU has neither a file nor a datasheet bandwidth.
+    """
+    if measured is None:
+        from perfkit.profiles import load_roofs
+
+        measured = load_roofs(gpu.key)
+    if measured is not None:
+        return measured_roofs(gpu.key, measured)
+    if gpu.bandwidth_gb_s is None:
+        raise InputError("its bandwidth is neither measured nor known", field="gpu", value=gpu.key)
+    return datasheet_roofs(gpu.key, gpu.bandwidth_gb_s)
+
+
+def datasheet_roofs(key: str, bandwidth_gb_s: float) -> Roofs:
+    """Return uncalibrated roofs: the datasheet's bandwidth times what an H200 reaches of its own."""
+    return Roofs(
+        gpu=key,
+        read=Curve.affine(READ_EFFICIENCY * bandwidth_gb_s, RAMP_US),
+        inplace=Curve.affine(INPLACE_EFFICIENCY * bandwidth_gb_s, RAMP_US),
+        source="datasheet",
+    )
+
+
+def measured_roofs(key: str, data: Mapping[str, Any]) -> Roofs:
+    """Return roofs from a file's content: {gpu, points: [{kind, bytes, bandwidth_gb_s}], launch_us, graph_node_us}.
+
+    ``bytes`` counts both directions; points are cold and timed as nodes of a graph. Where several launch
+    configurations were timed at one size, the fastest is the roof. Points of kind write are checked and not used: no
+    step writes its state without reading it.
+    """
+    file = f"{key}-roofs.yaml"
+    node_us = _positive(data.get("graph_node_us", GRAPH_NODE_US), "graph_node_us", file)
+    best: dict[str, dict[float, float]] = {}
+    for index, point in enumerate(data.get("points") or ()):
+        field = f"points[{index}]"
+        if not isinstance(point, Mapping) or point.get("kind") not in KINDS:
+            kind = point.get("kind") if isinstance(point, Mapping) else point
+            raise InputError("not a kind of transfer", file=file, field=f"{field}.kind", value=kind, allowed=KINDS)
+        size = _positive(point.get("bytes"), f"{field}.bytes", file)
+        bandwidth = _positive(point.get("bandwidth_gb_s"), f"{field}.bandwidth_gb_s", file)
+        sizes = best.setdefault(point["kind"], {})
+        sizes[size] = max(bandwidth, sizes.get(size, 0.0))
+    inplace = best.get("inplace") or best.get("copy")
+    if not best.get("read") or not inplace:
+        raise InputError("needs points of kind read, and of inplace or copy", file=file, field="points")
+    return Roofs(
+        gpu=key,
+        read=Curve.measured(list(best["read"].items()), node_us),
+        inplace=Curve.measured(list(inplace.items()), node_us),
+        source="measured",
+        graph_node_us=node_us,
+        launch_us=_positive(data.get("launch_us", LAUNCH_US), "launch_us", file),
+    )
+
+
+def _positive(value: Any, field: str, file: str) -> float:
+    """Return a positive number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise InputError("must be a number above 0", file=file, field=field, value=value)
+    return float(value)
+
+
+def _scalar(values: NDArray[np.float64]) -> Any:
+    """Return a float for zero dimensions, else the array."""
+    return float(values) if np.ndim(values) == 0 else values
