@@ -1,0 +1,114 @@
+"""What commands share: options, JSON on stdout, tables, everything else on stderr."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: Columns of a table that goes to a file or a pipe: wide enough that no cell is cut.
+PIPE_WIDTH = 240
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", metavar="KEY|FILE", help="A model's key (`perfkit list models`) or a config.json."),
+]
+GpuOption = Annotated[str | None, typer.Option("--gpu", metavar="KEY", help="A GPU's key (`perfkit list gpus`).")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+
+
+def to_plain(data: Any) -> Any:
+    """Return ``data`` as JSON can hold it: NaN and infinities become null, arrays lists, paths and enums text.
+
+    Raises:
+        TypeError: an object of any other kind; a silent ``str`` would hide a mistake.
+    """
+    if data is None or isinstance(data, (bool, str)):
+        return data
+    if isinstance(data, Enum):
+        return to_plain(data.value)
+    if isinstance(data, int):
+        return int(data)
+    if isinstance(data, float):
+        return float(data) if math.isfinite(data) else None
+    if isinstance(data, PurePath):
+        return str(data)
+    if dataclasses.is_dataclass(data) and not isinstance(data, type):
+        return {item.name: to_plain(getattr(data, item.name)) for item in dataclasses.fields(data)}
+    if isinstance(data, Mapping):
+        return {str(key): to_plain(value) for key, value in data.items()}
+    if hasattr(data, "tolist"):  # numpy scalars and arrays, without importing numpy
+        return to_plain(data.tolist())
+    if isinstance(data, (set, frozenset)):
+        return sorted((to_plain(item) for item in data), key=str)
+    if hasattr(data, "isoformat"):
+        return data.isoformat()
+    if isinstance(data, Iterable):
+        return [to_plain(item) for item in data]
+    raise TypeError(f"no JSON for {type(data).__name__}")
+
+
+def print_json(data: Any) -> None:
+    """Print one JSON document on stdout, ASCII only, so that no terminal's encoding matters."""
+    sys.stdout.write(json.dumps(to_plain(data), indent=2, allow_nan=False) + "\n")
+
+
+def _console(stderr: bool) -> Console:
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    # rich reads NO_COLOR and COLUMNS itself; without a terminal it would assume 80 columns and cut cells.
+    width = None if stream.isatty() or os.environ.get("COLUMNS") else PIPE_WIDTH
+    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
+
+
+def out_console() -> Console:
+    """Return a console on stdout, for results."""
+    return _console(stderr=False)
+
+
+def err_console() -> Console:
+    """Return a console on stderr, for progress, notes and warnings."""
+    return _console(stderr=True)
+
+
+def cell(value: Any) -> str:
+    """Return a table cell's text: ``-`` for nothing, thousands grouped, floats in at most four digits."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(cell(item) for item in value) or "-"
+    return str(value)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
+    """Print a plain table on stdout; a column of numbers is aligned to the right."""
+    from rich.table import Table
+    from rich.text import Text
+
+    body = [list(row) for row in rows]
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for index, name in enumerate(columns):
+        values = [row[index] for row in body if row[index] is not None]
+        numeric = bool(values) and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
+        table.add_column(Text(name), justify="right" if numeric else "left", no_wrap=index == 0)
+    for row in body:
+        table.add_row(*(Text(cell(value)) for value in row))
+    out_console().print(table)
