@@ -1,0 +1,232 @@
+"""The parent of a sweep: sends groups to a worker, survives what happens to it, records every case exactly once.
+
+A group's ratios must come from one run, so its records are written when the whole group has ended, and a group that a
+crash, a hang or a kill cut short is run again as a whole, without the cases that brought it down. The parent imports
+neither torch nor triton's compiler and never initializes CUDA.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import FrameType
+from typing import Any
+
+from perfkit.cases import Group, label
+from perfkit.child import Child, Ended
+from perfkit.errors import DeviceError, ExitCode, PerfkitError
+from perfkit.method import Case
+from perfkit.progress import Progress
+
+Record = dict[str, Any]
+_TICK_S = 0.25
+
+
+class Interrupted(PerfkitError):
+    """Ctrl-C or a termination signal; the run can be resumed."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+class OutOfTime(PerfkitError):
+    """``--max-time`` is over; the run can be resumed."""
+
+    exit_code = ExitCode.MAX_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long things may take, in seconds."""
+
+    case_s: float = 300.0
+    start_s: float = 180.0
+    stop_at: float | None = None  # time.monotonic() at which the run must end
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What one request about a group has told so far."""
+
+    waiting: dict[str, Case]
+    current: str
+    results: dict[str, Record] = field(default_factory=dict)
+    spent: dict[str, float] = field(default_factory=dict)
+    started: dict[str, str] = field(default_factory=dict)
+    complete: bool = False
+
+
+@contextmanager
+def signals_as_interrupts() -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into :class:`Interrupted` inside the block."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise Interrupted(f"interrupted by {signal.Signals(number).name}")
+
+    saved = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in saved.items():
+            signal.signal(number, handler)
+
+
+def now() -> str:
+    """Return the time in UTC, as records hold it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Runner:
+    """Runs groups through one worker at a time.
+
+    Args:
+        spawn: starts a worker process.
+        settings: sent with every group.
+        limits: timeouts.
+        progress: what the user sees.
+    """
+
+    def __init__(
+        self, spawn: Callable[[], Child], settings: Mapping[str, Any], limits: Limits, progress: Progress
+    ) -> None:
+        self._spawn, self._settings, self._limits, self._progress = spawn, dict(settings), limits, progress
+        self._child: Child | None = None
+        self._shown: set[str] = set()
+        self.info: dict[str, Any] = {}
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self.close(kill=kind is not None)
+
+    def close(self, kill: bool = False) -> None:
+        """End the worker."""
+        child, self._child = self._child, None
+        if child is not None:
+            if kill:
+                child.kill()
+            else:
+                child.stop()
+
+    def start(self) -> dict[str, Any]:
+        """Return the info of a worker that is ready; starts one if none runs, and once more if that fails.
+
+        Raises:
+            DeviceError: no worker gets ready.
+        """
+        if self._child is not None and not self._child.alive:
+            self.close(kill=True)
+        for attempt in (1, 2):
+            if self._child is None:
+                self._child = self._spawn()
+                try:
+                    self.info = self._child.wait_ready(self._limits.start_s)
+                except DeviceError as error:
+                    self.close(kill=True)
+                    if attempt == 2:
+                        raise DeviceError(f"{error} (tried twice)") from error
+                except BaseException:
+                    self.close(kill=True)
+                    raise
+        return self.info
+
+    def run_group(self, group: Group) -> list[Record]:
+        """Run one group to its end; return a record per case: case_id, status, reason, started, ended, row, samples.
+
+        Raises:
+            Interrupted, OutOfTime: nothing of this group is to be recorded.
+            DeviceError: no worker gets ready.
+        """
+        failed: dict[str, Record] = {}
+        while True:
+            rest = [case for case in group.cases if case.id not in failed]
+            if not rest:
+                return [failed[case.id] for case in group.cases]
+            attempt = self._attempt(group, rest)
+            if attempt.complete:
+                records = failed | attempt.results
+                return [records[case.id] for case in group.cases]
+            # Results that are good come again with the others; those that went wrong are final.
+            lost = {key: record for key, record in attempt.results.items() if record["status"] != "ok"}
+            if not lost:
+                raise AssertionError("an attempt that did not complete must name a case")
+            failed |= lost
+            for case in rest:
+                if case.id in attempt.results and case.id not in lost:
+                    self._progress.note(f"{label(case)}: again, with what is left of its group")
+
+    def _attempt(self, group: Group, cases: Sequence[Case]) -> _Attempt:
+        attempt = _Attempt({case.id: case for case in cases}, cases[0].id)
+        self.start()
+        child = self._child
+        assert child is not None
+        last = time.monotonic()
+        attempt.started[attempt.current] = now()
+        try:
+            child.send({"op": "group", "group_id": group.group_id, "cases": [case.to_dict() for case in cases],
+                        "settings": self._settings})  # fmt: skip
+            while not attempt.complete:
+                event = child.next_event(_TICK_S)
+                moment = time.monotonic()
+                attempt.spent[attempt.current] = attempt.spent.get(attempt.current, 0.0) + moment - last
+                last = moment
+                if self._limits.stop_at is not None and moment >= self._limits.stop_at:
+                    raise OutOfTime("the time given with --max-time is over")
+                if event is not None:
+                    self._take(attempt, event)
+                    if event.get("event") in ("done", "error"):
+                        break
+                if attempt.spent.get(attempt.current, 0.0) > self._limits.case_s:
+                    self.close(kill=True)
+                    if attempt.waiting:
+                        self._end(attempt, attempt.current, "timeout", f"took longer than {self._limits.case_s:g} s")
+                    attempt.complete = not attempt.waiting
+                    break
+        except Ended:
+            reason = child.death()
+            self.close(kill=True)
+            if attempt.waiting:
+                self._end(attempt, attempt.current, "crashed", reason)
+            attempt.complete = not attempt.waiting
+        except BaseException:
+            self.close(kill=True)
+            raise
+        return attempt
+
+    def _take(self, attempt: _Attempt, event: Mapping[str, Any]) -> None:
+        kind, case_id = event.get("event"), str(event.get("case_id"))
+        if kind == "phase" and case_id in attempt.waiting:
+            attempt.current = case_id
+            attempt.started.setdefault(case_id, now())
+            self._progress.phase(label(attempt.waiting[case_id]), str(event.get("phase")), int(event.get("done") or 0),
+                                 int(event.get("total") or 0))  # fmt: skip
+        elif kind == "result" and case_id in attempt.waiting:
+            row, samples = event.get("row"), event.get("samples")
+            self._end(attempt, case_id, str(event.get("status")), event.get("reason"), row, samples)
+        elif kind in ("done", "error"):
+            if event.get("fatal"):
+                self.close(kill=True)
+            attempt.complete = not attempt.waiting
+            if attempt.waiting and (kind == "error" or all(r["status"] == "ok" for r in attempt.results.values())):
+                reason = event.get("reason") or "the worker finished the group without a result for it"
+                self._end(attempt, attempt.current, "error", str(reason))
+                attempt.complete = not attempt.waiting
+
+    def _end(
+        self, attempt: _Attempt, case_id: str, status: str, reason: Any, row: Any = None, samples: Any = None
+    ) -> None:
+        case = attempt.waiting.pop(case_id)
+        started = attempt.started.get(case_id) or now()
+        record: Record = {"case_id": case_id, "status": status, "reason": str(reason) if reason else None,
+                          "started": started, "ended": now(), "row": dict(row or {}),
+                          "samples": dict(samples or {})}  # fmt: skip
+        attempt.results[case_id] = record
+        if attempt.current == case_id and attempt.waiting:
+            attempt.current = next(iter(attempt.waiting))
+        if case_id not in self._shown:
+            self._shown.add(case_id)
+            self._progress.case_done(label(case), status, record["row"], record["reason"])
