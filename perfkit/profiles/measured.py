@@ -1,0 +1,183 @@
+"""Measurements that ship with perfkit: rows of earlier runs (CSV beside a JSON manifest) and roofs of GPUs (YAML)."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import json
+from collections.abc import Callable, Mapping
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from perfkit.errors import InputError
+from perfkit.profiles.fields import number, suggest, text, whole
+from perfkit.profiles.yamlfile import read_text, read_yaml
+
+MEASURED = Path(__file__).parent / "measured"
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+#: Columns that stay text even when a value looks like a number (a case id may be all digits, acceptance is "1").
+_TEXT = _words(
+    "case_id group_id model family gpu gpu_uuid method phase acceptance tree flush_phase input_dtype state_dtype "
+    "read_dtype source status reason checked stop_reason roof_source limit baseline launch_config l2_state"
+)
+_WHOLE = _words(
+    "schema_version batch n_layers window draft_len n_samples n_throttled launches registers"
+)  # fmt: skip
+_NUMBER = _words(
+    "accepted time_us time_us_lo time_us_hi time_p99_us time_nonflush_us time_flush_us tokens_per_s bytes_read_model "
+    "bytes_write_model bytes_read_paper bytes_write_paper bytes_read_dram bytes_write_dram flops_model intensity "
+    "bandwidth_gb_s roof_gb_s roof_fraction predicted_us predicted_lo predicted_hi prediction_error speedup "
+    "conventional_steps rel_error"
+)
+_NEGATIVE = float("-inf")
+
+ROOF_KINDS = ("read", "write", "inplace", "copy")
+_ROOF_TEXTS = ("gpu", "gpu_uuid", "driver", "date", "torch", "triton", "source", "notes")
+_ROOF_NUMBERS = ("launch_us", "graph_node_us")
+_POINT = ("kind", "bytes", "bandwidth_gb_s", "lo", "hi")
+
+
+def load_measured(
+    model_key: str | None = None, gpu_key: str | None = None, directory: Path | None = None
+) -> list[dict[str, Any]]:
+    """Return the shipped rows of a model and a GPU (None: of all), each with its run's manifest as ``manifest``.
+
+    Whole numbers, numbers and texts are typed by their column; an empty cell is None.
+
+    Raises:
+        InputError: a CSV without its manifest, a cell that is not of its column's type, or a ragged line.
+    """
+    rows = []
+    for path in sorted((directory or MEASURED).glob("*.csv")):
+        manifest = _read_manifest(path.with_name(f"{path.stem}.manifest.json"))
+        for row in _read_rows(path):
+            if model_key in (None, row.get("model")) and gpu_key in (None, row.get("gpu")):
+                rows.append({**row, "manifest": manifest})
+    return rows
+
+
+def load_roofs(gpu_key: str, directory: Path | None = None) -> dict[str, Any] | None:
+    """Return the measured roofs of a GPU, or None if nobody measured them.
+
+    The mapping has ``gpu, gpu_uuid, driver, date, torch, triton, source, notes, launch_us, graph_node_us`` (None where
+    the file has none) and ``points``, each {kind: read|write|inplace|copy, bytes, bandwidth_gb_s, lo, hi}; ``bytes``
+    are all bytes moved, reads and writes together.
+
+    Raises:
+        InputError: an unknown or missing field, or a value that is refused.
+    """
+    path = (directory or MEASURED) / f"{gpu_key}-roofs.yaml"
+    if not path.is_file():
+        return None
+    data = read_yaml(path)
+    known = (*_ROOF_TEXTS, *_ROOF_NUMBERS, "points")
+    _refuse_unknown(data, known, path, "")
+    if data.get("gpu") != gpu_key:
+        raise InputError("is not the GPU of the file name", file=path, field="gpu", value=str(data.get("gpu")),
+                         allowed=gpu_key)  # fmt: skip
+    roofs: dict[str, Any] = {name: _optional(data.get(name), _text, path, name) for name in _ROOF_TEXTS}
+    if roofs["source"] is None:
+        raise InputError("missing", file=path, field="source")
+    roofs |= {name: _optional(data.get(name), _positive, path, name) for name in _ROOF_NUMBERS}
+    points = data.get("points")
+    if not isinstance(points, list) or not points:
+        raise InputError("must be a list of at least one point", file=path, field="points")
+    roofs["points"] = [_read_point(point, path, f"points[{index}]") for index, point in enumerate(points)]
+    return roofs
+
+
+def _read_point(point: Any, path: Path, where: str) -> dict[str, Any]:
+    if not isinstance(point, Mapping):
+        raise InputError("must be a mapping", file=path, field=where, allowed=_POINT)
+    _refuse_unknown(point, _POINT, path, f"{where}.")
+    for name in _POINT[:3]:
+        if point.get(name) is None:
+            raise InputError("missing", file=path, field=f"{where}.{name}")
+    result = {
+        "kind": text(point["kind"], file=path, field=f"{where}.kind", allowed=ROOF_KINDS),
+        "bytes": whole(point["bytes"], file=path, field=f"{where}.bytes", minimum=1),
+        **{name: _optional(point.get(name), _positive, path, f"{where}.{name}") for name in _POINT[2:]},
+    }
+    middle = result["bandwidth_gb_s"]
+    if (result["lo"] or middle) > middle or (result["hi"] or middle) < middle:
+        raise InputError("must lie between lo and hi", file=path, field=f"{where}.bandwidth_gb_s", value=middle)
+    return result
+
+
+def _refuse_unknown(data: Mapping[Any, Any], known: tuple[str, ...], path: Path, prefix: str) -> None:
+    for name in data:
+        if name not in known:
+            raise InputError(f"unknown field{suggest(str(name), known)}", file=path, field=f"{prefix}{name}",
+                             allowed=known)  # fmt: skip
+
+
+def _optional(value: Any, read: Callable[[Any, Path, str], Any], path: Path, field: str) -> Any:
+    return None if value is None else read(value, path, field)
+
+
+def _text(value: Any, path: Path, field: str) -> str:
+    if isinstance(value, datetime.date):  # YAML reads an unquoted 2026-11-29 as a date
+        return value.isoformat()
+    if isinstance(value, int | float) and not isinstance(value, bool):  # an unquoted version: 580.159
+        return str(value)
+    return text(value, file=path, field=field)
+
+
+def _positive(value: Any, path: Path, field: str) -> float:
+    result = number(value, file=path, field=field)
+    if result == 0:
+        raise InputError("must be above 0", file=path, field=field, value=value)
+    return float(result)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise InputError(f"not valid JSON: {error.msg}", file=path, field=f"line {error.lineno}") from None
+    if not isinstance(manifest, dict):
+        raise InputError("must be a JSON object", file=path)
+    return manifest
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    reader = csv.reader(StringIO(read_text(path), newline=""), strict=True)
+    rows = []
+    try:
+        header = next(reader, [])
+        for name in header:
+            if header.count(name) > 1:
+                raise InputError("duplicate column", file=path, field=name)
+        for cells in reader:
+            where = f"line {reader.line_num}"
+            if len(cells) != len(header):
+                raise InputError(f"has {len(cells)} cells, not {len(header)}", file=path, field=where)
+            rows.append({name: _cell(name, cell, path, where) for name, cell in zip(header, cells, strict=True)})
+    except csv.Error as error:
+        raise InputError(f"not valid CSV: {error}", file=path, field=f"line {reader.line_num}") from None
+    return rows
+
+
+def _cell(column: str, cell: str, path: Path, where: str) -> Any:
+    if cell == "":
+        return None
+    if column in _TEXT:
+        return cell
+    field = f"{where}: {column}"
+    if column in _WHOLE:
+        return whole(cell, file=path, field=field)
+    if column in _NUMBER:
+        return float(number(cell, file=path, field=field, minimum=_NEGATIVE))
+    if cell in ("True", "False"):
+        return cell == "True"
+    try:
+        value = number(cell, file=path, field=field, minimum=_NEGATIVE)
+    except InputError:  # a column of a later version
+        return cell
+    return value
