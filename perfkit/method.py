@@ -247,8 +247,12 @@ class Family(ABC):
         """Return the input, param and output buffers of one step, shared by all methods of the family."""
 
     @abstractmethod
-    def fill(self, tensors: Mapping[str, Any], seed: int) -> None:
-        """Fill inputs and params in place with random data of stationary decay, never zeros."""
+    def fill_params(self, tensors: Mapping[str, Any], seed: int) -> None:
+        """Fill the layer's parameters in place: random, with decays that keep states stationary."""
+
+    @abstractmethod
+    def fill_inputs(self, tensors: Mapping[str, Any], seed: int) -> None:
+        """Fill one token's inputs in place with random data, never zeros. ``slots`` are left to the caller."""
 
     @abstractmethod
     def reference(self, state: Any, inputs: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -290,11 +294,12 @@ class Method(ABC):
         """
 
     @abstractmethod
-    def start(self, case: Case, tensors: Mapping[str, Any], state: Any, h: Any, origin: Any) -> None:
-        """Set a row's slots up as a hand-off from prefill does: checkpoint = ``state``, cursors set, no records.
+    def start(self, case: Case, tensors: Mapping[str, Any], state: Any, origin: Any = 0) -> None:
+        """Hand every live row over from prefill, on the device: checkpoint = ``state``, no records, cursors reset.
 
-        ``state`` is [rows, n_v_heads, d_v, d_k]; ``h`` and ``origin`` are per-row integers for methods with a ring
-        (h > 0 needs records: the caller runs h steps instead); they are ignored by the others.
+        ``state`` is [batch, n_v_heads, d_v, d_k]; rows with a null slot are left alone. ``origin`` is where the ring
+        starts: an integer or a tensor [batch]; methods without a ring ignore it. Whatever an earlier request left
+        in the record buffers is never read again.
         """
 
     @abstractmethod

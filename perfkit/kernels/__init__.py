@@ -1,1 +1,1 @@
-"""Kernels: one folder a family, one file a method and phase; ``lang`` is the language they are written in."""
+"""Kernels: one folder a family, one file per method and phase, beside the family's oracle."""

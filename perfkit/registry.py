@@ -1,0 +1,114 @@
+"""The methods there are: the folders of :mod:`perfkit.kernels`, installed plug-ins and files that a user names."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+
+import perfkit.kernels
+from perfkit.errors import InputError
+from perfkit.method import Family, Method
+from perfkit.shape import FAMILIES
+
+#: Entry-point group in which an installed package offers methods: each entry names a Method instance.
+ENTRY_POINTS = "perfkit.methods"
+
+
+@cache
+def families() -> dict[str, Family]:
+    """Return the families that have an oracle, by name."""
+    found = {}
+    for name in FAMILIES:
+        if importlib.util.find_spec(f"perfkit.kernels.{name}") is not None:
+            found[name] = importlib.import_module(f"perfkit.kernels.{name}.reference").FAMILY
+    return found
+
+
+def family(name: str) -> Family:
+    """Return a family's inputs and oracle.
+
+    Raises:
+        InputError: there are no kernels for it.
+    """
+    if name not in families():
+        raise InputError("no kernels for this family", field="family", value=name, allowed=sorted(families()))
+    return families()[name]
+
+
+@cache
+def _all_methods() -> tuple[Method, ...]:
+    found: list[Method] = []
+    for name in families():
+        package = importlib.import_module(f"perfkit.kernels.{name}")
+        for item in sorted(pkgutil.iter_modules(package.__path__), key=lambda item: item.name):
+            module = importlib.import_module(f"{package.__name__}.{item.name}")
+            if isinstance(getattr(module, "METHOD", None), Method):
+                found.append(module.METHOD)
+    for entry in entry_points(group=ENTRY_POINTS):
+        method = entry.load()
+        if not isinstance(method, Method):
+            raise InputError("is not a perfkit.method.Method", field=f"entry point {entry.name}", value=str(method))
+        found.append(method)
+    order = {"conventional": 0}  # the control first, then by name
+    return tuple(sorted(found, key=lambda m: (FAMILIES.index(m.family), m.phase, order.get(m.key, 1), m.key)))
+
+
+def methods(family: str | None = None, phase: str | None = None) -> list[Method]:
+    """Return the known methods, the control of each family first."""
+    return [m for m in _all_methods() if family in (None, m.family) and phase in (None, m.phase)]
+
+
+def get_method(family: str, key: str, phase: str = "decode") -> Method:
+    """Return one method. A key with a colon, ``FILE.py:NAME``, is loaded from that file.
+
+    Raises:
+        InputError: unknown key; the message lists what there is.
+    """
+    if ":" in key:
+        method = load_method(key)
+        if (method.family, method.phase) != (family, phase):
+            raise InputError(f"is for {method.family} {method.phase}, not {family} {phase}", field="--method", value=key)
+        return method
+    for method in methods(family, phase):
+        if method.key == key:
+            return method
+    raise InputError(f"no such method for {family} {phase}", field="--method", value=key,
+                     allowed=[m.key for m in methods(family, phase)] or "none yet")  # fmt: skip
+
+
+@cache
+def load_method(spec: str) -> Method:
+    """Load a method from ``FILE.py:NAME``, as ``--method`` takes it.
+
+    Raises:
+        InputError: the file is missing, fails to import, or has no such method.
+    """
+    path, _, name = spec.rpartition(":")
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise InputError("no such file", field="--method", value=spec)
+    module = _import_file(file)
+    method = getattr(module, name, None)
+    if not isinstance(method, Method):
+        offered = [key for key, value in vars(module).items() if isinstance(value, Method)]
+        raise InputError(f"{name} is not a Method", file=file, field="--method", value=spec, allowed=offered or "none")
+    # The key carries the spec: a worker process must be able to load the same method from a case alone.
+    method.key = spec
+    return method
+
+
+def _import_file(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"perfkit_plugin_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise InputError("not a Python file", field="--method", value=str(file))
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the user's file raises is the user's to read
+        raise InputError(f"cannot import: {type(error).__name__}: {error}", file=file, field="--method") from error
+    return module
