@@ -126,7 +126,8 @@ def _usage_message(error: Exception) -> str | None:
         return None
     ctx = getattr(error, "ctx", None)
     hint = f" (see {ctx.command_path} --help)" if ctx is not None else ""
-    return f"{error.format_message().rstrip('.')}{hint}"
+    message = error.format_message().replace("Value error, ", "").rstrip(".")
+    return f"{message}{hint}"
 
 
 def run(args: Sequence[str] | None = None) -> int:
@@ -146,6 +147,8 @@ def run(args: Sequence[str] | None = None) -> int:
         print("perfkit: interrupted", file=sys.stderr)
         return int(ExitCode.INTERRUPTED)
     except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # the library ends with 1, which would mean a failed check
+            return PIPE_CLOSED
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except Exception as error:
         usage = _usage_message(error)
@@ -169,5 +172,5 @@ def main() -> None:
         code = PIPE_CLOSED
     if code == PIPE_CLOSED:
         # The interpreter flushes stdout once more as it ends; there is nobody to read that.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)
