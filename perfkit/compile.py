@@ -1,0 +1,244 @@
+"""Compile kernels for GPUs that are not here: registers, shared memory and spills of a launch.
+
+The launch is specialized as Triton's JIT would specialize it on a GPU (pointers and integers divisible by 16, integers
+equal to 1, ``do_not_specialize``), by the JIT's own code, so the result is the kernel that would run there. Needs a
+process that does not interpret, and neither a GPU nor torch. Results are kept on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from perfkit import ptxas
+from perfkit.compiled import Compiled, assert_no_spills, cache_dir, load, locked, save, table
+from perfkit.errors import DeviceError, InputError, PerfkitError
+from perfkit.kernels.lang import HAVE_TRITON, triton
+from perfkit.method import Case, Config, Family, Launch, Method
+from perfkit.spec import specs
+
+__all__ = [
+    "TARGETS",
+    "Compiled",
+    "assert_no_spills",
+    "cache_dir",
+    "compile_case",
+    "compile_launch",
+    "exempt",
+    "run_group",
+]
+
+#: Compute capabilities that every kernel is compiled for: A100, H100/H200, B200, B300, RTX Blackwell.
+TARGETS = (80, 90, 100, 103, 120)
+#: Changes when what is kept on disk changes.
+_CACHE_FORMAT = 1
+
+
+def exempt(case: Case, target_cc: int) -> str | None:
+    """Return why a case cannot compile for a target, or None."""
+    if target_cc < 89 and "float8_e4m3fn" in (case.input_dtype, case.state_dtype, case.reads):
+        return f"float8_e4m3fn needs compute capability 8.9, not {target_cc / 10}"
+    return None
+
+
+def compile_launch(launch: Launch, target_cc: int) -> Compiled:
+    """Compile one launch.
+
+    Args:
+        launch: of a Triton kernel; its tensors may be torch's or :class:`perfkit.spec.Spec`.
+        target_cc: compute capability without the dot, 90 or 103.
+
+    Raises:
+        DeviceError: Triton is absent, this process interprets, or the compiler fails.
+        InputError: the kernel is not a plain Triton function.
+    """
+    fn = _jit_function(launch)
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, make_backend
+    from triton.runtime.jit import create_function_from_signature
+
+    target = GPUTarget("cuda", target_cc, 32)
+    backend = make_backend(target)
+    keywords = {**launch.constexprs, **launch.config}
+    bound, specialization, extra = create_function_from_signature(fn.signature, fn.params, backend)(
+        *launch.args, **keywords
+    )
+    options, signature, constants, attributes = fn._pack_args(backend, keywords, bound, specialization, extra)
+    source = ASTSource(fn, signature, constants, attributes)
+    config = " ".join(
+        f"{name}={value}" for name, value in keywords.items() if isinstance(value, int) and not isinstance(value, bool)
+    )
+    key = "-".join(
+        (str(_CACHE_FORMAT), triton.__version__, source.hash(), backend.hash(), options.hash(), str(target_cc))
+    )
+    path = cache_dir() / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+    with locked(path):
+        kept = load(path)
+        if kept is None:
+            kept = asdict(_compile(launch.name, source, target, options))
+            save(path, kept)
+    return Compiled(**{**kept, "config": config})
+
+
+def _compile(name: str, source: Any, target: Any, options: Any) -> Compiled:
+    made, log = _run_compiler(source, target, options, name)
+    found = ptxas.parse(log)
+    return Compiled(
+        kernel=name, cc=int(target.arch), config="", num_warps=int(made.metadata.num_warps), registers=found.registers,
+        shared_bytes=int(made.metadata.shared), spill_stores=found.spill_stores, spill_loads=found.spill_loads,
+        stack_bytes=found.stack_bytes, cubin_bytes=len(made.asm["cubin"]), triton=triton.__version__,
+        ptx=made.asm["ptx"],
+    )  # fmt: skip
+
+
+def _jit_function(launch: Launch) -> Any:
+    if not HAVE_TRITON:
+        raise DeviceError("Triton is not installed: nothing can be compiled here")
+    from triton.runtime.jit import JITFunction
+
+    if isinstance(launch.kernel, JITFunction):
+        return launch.kernel
+    if type(launch.kernel).__name__ == "InterpretedFunction":
+        raise DeviceError("this process interprets kernels and cannot compile: unset TRITON_INTERPRET and start anew")
+    raise InputError("is not a Triton function, so it cannot be compiled ahead", field="kernel", value=launch.name)
+
+
+def _run_compiler(source: Any, target: Any, options: Any, name: str) -> tuple[Any, str]:
+    """Return the compiled kernel and the log of the ptxas run that made it, with exactly Triton's flags."""
+    from triton import knobs
+
+    said = io.StringIO()
+    with tempfile.TemporaryDirectory(prefix="perfkit-triton-") as folder, contextlib.ExitStack() as stack:
+        for group in (knobs.compilation, knobs.nvidia, knobs.cache):
+            stack.enter_context(group.scope())
+        knobs.cache.dir = folder
+        knobs.compilation.always_compile = True  # a hit in Triton's own cache would have no log
+        knobs.nvidia.dump_ptxas_log = True
+        stack.enter_context(contextlib.redirect_stdout(said))
+        try:
+            return triton.compile(source, target=target, options=options.__dict__), said.getvalue()
+        except Exception as error:  # Triton raises many kinds, and so does what it calls
+            text = " ".join(str(error).split())[:400]
+            raise DeviceError(
+                f"{name} does not compile for sm_{target.arch}: {type(error).__name__}: {text}"
+            ) from error
+
+
+def case_launches(case: Case, method: Method, family: Family, config: Config) -> list[Launch]:
+    """Return the launches of Triton kernels of two successive steps (cursors are double-buffered by parity)."""
+    tensors = specs(case, method, family)
+    launches = [launch for step in (0, 1) for launch in method.launches(case, config, tensors, step)]
+    return [launch for launch in launches if hasattr(launch.kernel, "fn")]
+
+
+def compile_case(
+    case: Case, method: Method, family: Family, config: Config, targets: Sequence[int] = TARGETS
+) -> list[Compiled]:
+    """Compile all kernels of a case in one configuration, each once per target; exempt targets are left out.
+
+    Raises:
+        DeviceError: a kernel does not compile.
+    """
+    found: dict[Compiled, None] = {}
+    for target_cc in targets:
+        if exempt(case, target_cc) is None:
+            for launch in case_launches(case, method, family, config):
+                found[compile_launch(launch, target_cc)] = None
+    return list(found)
+
+
+def run_group(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -> None:
+    """Answer a worker's compile request: ``cases``, ``targets``, ``configs`` ("default" or "all").
+
+    Each case's row has ``compiled`` (one entry per kernel, configuration and target), ``registers`` and
+    ``launch_config`` (of the default configuration, the largest kernel over all targets).
+    """
+    from perfkit.registry import family as find_family
+    from perfkit.registry import get_method
+
+    targets = [int(value) for value in request.get("targets") or TARGETS]
+    cases = [Case.from_dict(data) for data in request["cases"]]
+    for done, case in enumerate(cases):
+        emit({"event": "phase", "case_id": case.id, "phase": "check", "done": done, "total": len(cases)})
+        event: dict[str, Any] = {"event": "result", "case_id": case.id, "status": "ok", "reason": None, "row": {},
+                                 "samples": {}}  # fmt: skip
+        try:
+            method = get_method(case.shape.family, case.method, case.phase)
+            why = method.supports(case)
+            if why is not None:
+                event |= {"status": "skipped", "reason": why}
+            else:
+                configs = method.configs(case)
+                chosen = configs if request.get("configs") == "all" else configs[:1]
+                found = {item: compile_case(case, method, find_family(case.shape.family), item, targets)
+                         for item in chosen}  # fmt: skip
+                event["row"] = {
+                    "launch_config": str(configs[0]),
+                    "registers": max((item.registers for item in found[configs[0]]), default=None),
+                    "compiled": [{**item.row(), "launch_config": str(config)} for config, items in found.items()
+                                 for item in items],
+                }  # fmt: skip
+        except PerfkitError as error:
+            event |= {"status": "error", "reason": str(error)}
+        emit(event)
+    emit({"event": "done", "group_id": request.get("group_id")})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print registers, shared memory and spills of the shipped kernels as a table; exit 1 if anything spills."""
+    import argparse
+
+    from perfkit import registry
+    from perfkit.profiles import load_model
+
+    parser = argparse.ArgumentParser(prog="python -m perfkit.compile", description="compile kernels for absent GPUs")
+    parser.add_argument("--table", action="store_true", help="print a table (the default)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--model", default="nemotron-super", help="whose shape")
+    parser.add_argument("--method", action="append", help="a key; all of the family if not given")
+    parser.add_argument("--targets", type=int, nargs="+", default=TARGETS, help="compute capabilities: 80 90")
+    parser.add_argument("--configs", choices=("default", "all"), default="default")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--window", type=int, default=16)
+    parser.add_argument("--draft", type=int, default=1)
+    parser.add_argument("--input-dtype", default="bfloat16")
+    parser.add_argument("--state-dtype", default="float32")
+    given = parser.parse_args(argv)
+    try:
+        shape = load_model(given.model).shape
+        phase = "decode" if given.draft == 1 else "verify"
+        keys = given.method or [method.key for method in registry.methods(shape.family, phase)]
+        cases = []
+        for key in keys:
+            windowed = registry.get_method(shape.family, key, phase).windowed
+            cases.append(Case(shape, key, given.batch, given.window if windowed else None, given.draft,
+                              input_dtype=given.input_dtype, state_dtype=given.state_dtype))  # fmt: skip
+        rows: list[dict[str, Any]] = []
+        failed = False
+
+        def collect(event: dict[str, Any]) -> None:
+            nonlocal failed
+            if event["event"] == "result":
+                rows.extend(event["row"].get("compiled", ()))
+                if event["status"] != "ok":
+                    failed |= event["status"] == "error"
+                    print(f"{event['status']}: {event['reason']}", file=sys.stderr)
+
+        data = [case.to_dict() for case in cases]
+        run_group({"cases": data, "targets": given.targets, "configs": given.configs}, collect)
+    except PerfkitError as error:
+        print(error, file=sys.stderr)
+        return int(error.exit_code)
+    print(json.dumps(rows, indent=1) if given.json else table(rows))
+    return 1 if failed or any(row["spill_stores"] or row["spill_loads"] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
