@@ -112,8 +112,8 @@ def verify_chain(window: Any, draft_len: int, pmf: FloatArray) -> Chain:
     Raises:
         InputError: T > L, or the mass function is not one of T values.
     """
-    pmf = _checked_pmf(pmf, draft_len)
     windows = _checked(window, draft_len)
+    pmf = _checked_pmf(pmf, draft_len)
     renewal = renewal_probabilities(pmf, int(windows.max()))
     starts = np.concatenate(([0], np.cumsum(windows)[:-1])).astype(np.int64)
     owner = np.repeat(np.arange(len(windows)), windows)
@@ -162,8 +162,8 @@ def flush_rates(windows: Any, draft_len: int, pmf: FloatArray) -> FloatArray:
 
     A cycle has one step for every visit to h = 1..L-T and one flush: 1 / (1 + sum u(1..L-T)).
     """
-    pmf = _checked_pmf(pmf, draft_len)
     checked = _checked(windows, draft_len)
+    pmf = _checked_pmf(pmf, draft_len)
     visits = np.cumsum(renewal_probabilities(pmf, int(checked.max()) - draft_len))  # counts u(0) = 1: the flush
     return np.asarray(1.0 / visits[checked - draft_len])
 

@@ -44,7 +44,7 @@ class GpuLike(Protocol):
 
     @property
     def l2_mb(self) -> float | None:
-        """L2, 10^6 bytes."""
+        """L2 as CUDA reports it, MiB."""
 
     @property
     def boost_clock_mhz(self) -> float | None:
@@ -111,7 +111,7 @@ def predict(gpu: GpuLike, roofs: Roofs, step: StepLike, *, l2: str = "cold", wor
     hot: NDArray[np.bool_] = np.zeros(memory.shape, dtype=bool)
     if l2 == "warm" and gpu.l2_mb:
         held = np.maximum(step.bytes_read, step.bytes_write) if working_set is None else np.asarray(working_set)
-        hot = np.broadcast_to(held <= L2_USABLE * gpu.l2_mb * 1e6, memory.shape)
+        hot = np.broadcast_to(held <= L2_USABLE * gpu.l2_mb * 2**20, memory.shape)
         moved = np.asarray(step.bytes_read, dtype=np.float64) + step.bytes_write
         memory = np.where(hot, RAMP_US + moved / (L2_OVER_DRAM * roofs.read_gb_s * 1e3), memory)
     alu = np.asarray(step.flops) / (ALU_EFFICIENCY * gpu.fp32_tflops * 1e6) if gpu.fp32_tflops else np.zeros(())

@@ -1,0 +1,333 @@
+"""``perfkit traffic``: what a model's state costs per step, before anything is measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perfkit.cli.common import JsonOption, ModelOption
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from perfkit.method import Case, Method, Step
+    from perfkit.roofline.cursor import Chain
+
+MIN_CANDIDATES = 64  # windows up to here are always tried
+
+
+def traffic(
+    model: ModelOption = None,
+    window: Annotated[int, typer.Option("--window", metavar="L", help="Replay window in committed tokens.")] = 16,
+    draft: Annotated[int, typer.Option("--draft", metavar="T", help="Positions per step; 1 is decode.")] = 1,
+    accepted: Annotated[
+        str | None,
+        typer.Option("--accepted", metavar="A", help="n, T, mean:X, a decimal, or p:.88,.62,.40. Default: all T."),
+    ] = None,
+    batch: Annotated[int, typer.Option("--batch", metavar="B", help="Requests in a step.")] = 1,
+    kv_dtype: Annotated[str, typer.Option("--kv-dtype", metavar="DTYPE", help="Keys and values.")] = "fp8",
+    state_dtype: Annotated[
+        str | None, typer.Option("--state-dtype", metavar="DTYPE", help="State; default: the model's.")
+    ] = None,
+    input_dtype: Annotated[str, typer.Option("--input-dtype", metavar="DTYPE", help="Inputs and records.")] = "bf16",
+    json: JsonOption = False,
+) -> None:
+    """Show bytes, FLOPs, intensity and the best window."""
+    from perfkit.cli.common import print_json
+
+    data = collect(
+        model,
+        window=window,
+        draft_len=draft,
+        accepted=accepted,
+        batch=batch,
+        kv_dtype=kv_dtype,
+        state_dtype=state_dtype,
+        input_dtype=input_dtype,
+    )
+    if json:
+        print_json(data)
+    else:
+        _print(data)
+
+
+def collect(
+    model_key: str | None,
+    *,
+    window: int = 16,
+    draft_len: int = 1,
+    accepted: str | None = None,
+    batch: int = 1,
+    kv_dtype: str = "fp8",
+    state_dtype: str | None = None,
+    input_dtype: str = "bf16",
+) -> dict[str, Any]:
+    """Return everything that the command shows, as plain data; the keys are what ``--json`` prints.
+
+    Bytes and FLOPs named ``_per_head`` are the paper's counts of one head; those under ``methods`` are of one step of
+    the whole batch in one layer, averaged over the cursor's real cycle.
+
+    Raises:
+        InputError: unknown model or dtype, a window below 1 or below T, a batch below 1, an impossible acceptance.
+    """
+    import numpy as np
+
+    from perfkit import roofline
+    from perfkit.errors import InputError
+    from perfkit.profiles import load_model
+    from perfkit.roofline import flops
+    from perfkit.roofline import window as windows_
+    from perfkit.shape import DTYPE_BYTES, dtype_name
+
+    if model_key is None:
+        raise InputError("needs a model", field="--model", allowed="a key of `perfkit list models`, or a config.json")
+    for field, value in (("--window", window), ("--draft", draft_len), ("--batch", batch)):
+        if value < 1:
+            raise InputError("must be at least 1", field=field, value=value)
+    if draft_len > window:
+        raise InputError(f"the draft length does not fit into the window, L = {window}", field="--draft",
+                         value=draft_len, allowed=f"1..{window}")  # fmt: skip
+    model = load_model(model_key)
+    shape = model.shape
+    state = dtype_name(state_dtype or model.state_dtype, field="--state-dtype", allowed=STATE_DTYPES)
+    inputs = dtype_name(input_dtype, field="--input-dtype", allowed=INPUT_DTYPES)
+    acceptance = accepted if accepted is not None else "T" if draft_len > 1 else "1"
+    pmf = roofline.acceptance_pmf(acceptance, draft_len)
+    mean = roofline.pmf_mean(pmf)
+
+    element = DTYPE_BYTES[state]
+    record = roofline.record_bytes(shape, DTYPE_BYTES[inputs])
+    head_state = element * shape.d_v * shape.d_k
+    per_token = float(roofline.traffic_per_token(shape, window, draft_len, mean, element, record))
+    star = float(roofline.l_star(shape, draft_len, mean, record, element))
+    chain = roofline.phase_chain(window, draft_len, pmf)
+    mean_h = float(chain.mean(chain.h)[0])
+    if draft_len == 1:
+        materialized = flops.materialized_decode_flops(shape.d_v, shape.d_k, mean_h)
+        output_only = flops.output_only_decode_flops(shape.d_v, shape.d_k, mean_h)
+    else:
+        materialized = flops.materialized_verify_flops(shape.d_v, shape.d_k, mean_h, draft_len)
+        output_only = flops.output_only_verify_flops(shape.d_v, shape.d_k, mean_h, draft_len)
+
+    template = _case(shape, batch, window, draft_len, acceptance, inputs, state)
+    methods = _methods(shape.family, template.phase)
+    rows = [_row(method, template, chain) for method in methods]
+    candidates = np.arange(draft_len, max(MIN_CANDIDATES, window, 4 * int(np.ceil(star))) + 1)
+    cost, basis = _best_window_cost(methods, template, pmf, element, record)
+    paper = windows_.paper_cost(shape, draft_len, mean, element_bytes=element, record=record)
+    rounded_star = max(draft_len, round(star), 1)
+    crossover = roofline.crossover_tokens(model, kv_dtype, state)
+    return {
+        "schema_version": 1,
+        "model": model.key,
+        "family": shape.family,
+        "shape": shape,
+        "phase": template.phase,
+        "batch": batch,
+        "window": window,
+        "draft_len": draft_len,
+        "accepted": mean,
+        "acceptance": acceptance,
+        "state_dtype": state,
+        "input_dtype": inputs,
+        "kv_dtype": dtype_name(kv_dtype, field="--kv-dtype"),
+        "n_ssm_layers": model.n_ssm_layers,
+        "n_attn_layers": model.n_attn_layers,
+        "ratio_paper": round(per_token / (2 * head_state), 4),
+        "ratio_exact": _ratio_exact(rows, template, mean),
+        "intensity": round(flops.conventional_intensity(shape.d_v, shape.d_k, element), 4),
+        "state_bytes_per_head": head_state,
+        "record_bytes_per_head": record,
+        "traffic_per_token_per_head": per_token,
+        "flops_conventional_per_head": flops.conventional_flops(shape.d_v, shape.d_k) * draft_len,
+        "flops_materialized_per_head": materialized,
+        "flops_output_only_per_head": output_only,
+        "flush_rate": float(chain.flush_rate[0]),
+        "steps_per_flush": float(chain.steps_per_cycle[0]),
+        "tokens_per_flush": float(chain.tokens_per_cycle[0]),
+        "mean_records": mean_h,
+        "window_star": round(star, 2),
+        "window_best_paper": roofline.best_window(paper, candidates),
+        "window_best": roofline.best_window(cost, candidates),
+        "window_best_basis": basis,
+        "window_cost": roofline.off_cost(cost, window, candidates),
+        "window_star_cost": roofline.off_cost(cost, rounded_star, candidates),
+        "crossover_tokens": None if crossover is None else round(crossover),
+        "state_bytes_per_layer": int(shape.state_elements * element),
+        "state_bytes_per_sequence": roofline.state_bytes_per_sequence(model, state),
+        "kv_bytes_per_token": roofline.kv_bytes_per_token(model, kv_dtype),
+        "methods": rows,
+        "uncertain": list(getattr(model, "uncertain", ())),
+    }
+
+
+STATE_DTYPES = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float4_e2m1")
+INPUT_DTYPES = ("float32", "float16", "bfloat16")
+
+
+def _case(
+    shape: Any, batch: int, window: int, draft_len: int, acceptance: str, input_dtype: str, state_dtype: str
+) -> Case:
+    from perfkit.method import Case
+
+    return Case(
+        shape=shape,
+        method="replay",
+        batch=batch,
+        window=window,
+        draft_len=draft_len,
+        acceptance=acceptance,
+        input_dtype=input_dtype,
+        state_dtype=state_dtype,
+    )
+
+
+def _methods(family: str, phase: str) -> list[Method]:
+    """Return the registered methods; a family without kernels has none, and its analytic numbers still stand."""
+    from perfkit.registry import methods
+
+    return [method for method in methods(family) if method.phase == phase]
+
+
+def _steps(method: Method, template: Case, chain: Chain) -> tuple[Step, Step]:
+    """Return a method's exact step, averaged over the cursor's cycle, and the paper's count of it."""
+    from dataclasses import replace
+
+    from perfkit.method import Point
+    from perfkit.roofline import expected
+
+    case = replace(template, method=method.key, window=template.window if method.windowed else None)
+    point = Point.of(case)
+    if method.windowed:
+        exact = expected(lambda h, flush: method.step(case.shape, point, h, flush), chain)
+    else:
+        exact = method.step(case.shape, point, 0, False)
+    return exact, method.paper(case.shape, point)
+
+
+def _row(method: Method, template: Case, chain: Chain) -> dict[str, Any]:
+    """Return one method's numbers, or the reason why it cannot run at this point."""
+    from dataclasses import replace
+
+    row: dict[str, Any] = {"method": method.key, "phase": method.phase, "source": method.source, "reason": None}
+    reason = method.supports(replace(template, method=method.key, window=template.window if method.windowed else None))
+    if reason:
+        return {**row, "reason": reason}
+    exact, paper = _steps(method, template, chain)
+    moved = float(exact.bytes_read) + float(exact.bytes_write)
+    return {
+        **row,
+        "bytes_read": float(exact.bytes_read),
+        "bytes_write": float(exact.bytes_write),
+        "bytes_read_paper": float(paper.bytes_read),
+        "bytes_write_paper": float(paper.bytes_write),
+        "flops": float(exact.flops),
+        "intensity": float(exact.flops) / moved,
+        "launches": float(exact.launches),
+    }
+
+
+def _ratio_exact(rows: list[dict[str, Any]], template: Case, accepted: float) -> float | None:
+    """Return replay's exact bytes per committed token over those of conventional decode; None without kernels."""
+    from dataclasses import replace
+
+    from perfkit.roofline import decode_chain
+
+    replay = next((row for row in rows if row["method"] == "replay" and row["reason"] is None), None)
+    control = next(
+        (method for method in _methods(template.shape.family, "decode") if method.key == "conventional"), None
+    )
+    if replay is None or control is None:
+        return None
+    decode = replace(template, method=control.key, draft_len=1, acceptance="1", window=None)
+    if control.supports(decode):
+        return None
+    exact, _ = _steps(control, decode, decode_chain(1))
+    moved = (replay["bytes_read"] + replay["bytes_write"]) / accepted
+    return round(moved / (float(exact.bytes_read) + float(exact.bytes_write)), 4)
+
+
+def _best_window_cost(
+    methods: list[Method], template: Case, pmf: NDArray[np.float64], element: float, record: float
+) -> tuple[Any, str]:
+    """Return bytes per committed token as a function of windows, and what it counts."""
+    from dataclasses import replace
+
+    from perfkit.method import Point
+    from perfkit.roofline import expected, phase_chain
+    from perfkit.roofline import window as windows_
+
+    method = next((m for m in methods if m.key == "replay" and m.windowed and m.supports(template) is None), None)
+    if method is None:
+        cost = windows_.chain_cost(template.shape, template.draft_len, pmf, element_bytes=element, record=record)
+        return cost, "the paper's bytes over the cursor's real cycle"
+    replay = method
+
+    def exact(windows: NDArray[np.int64]) -> NDArray[np.float64]:
+        chain = phase_chain(windows, template.draft_len, pmf)
+        point = replace(Point.of(template), window=chain.window)
+        step = expected(lambda h, flush: replay.step(template.shape, point, h, flush), chain)
+        total: NDArray[np.float64] = (step.bytes_read + step.bytes_write) / chain.accepted
+        return total
+
+    return exact, "replay's exact bytes over the cursor's real cycle"
+
+
+def _print(data: dict[str, Any]) -> None:
+    """Print the tables that a person reads."""
+    from perfkit.cli.common import err_console, out_console, print_table
+
+    shape = data["shape"]
+    percent = "{:.1%}".format
+    out_console().print(
+        f"[bold]{data['model']}[/bold]  {shape.family}, {data['n_ssm_layers']} layers of {shape.n_v_heads} heads "
+        f"{shape.d_v} x {shape.d_k}, {shape.n_k_heads} key heads; {data['phase']}, B = {data['batch']}, "
+        f"L = {data['window']}, T = {data['draft_len']}, a = {data['accepted']:.4g}; state {data['state_dtype']}, "
+        f"inputs {data['input_dtype']}"
+    )
+    print_table(
+        ["quantity", "value", "source"],
+        [
+            ["state per layer and sequence, bytes", f"{data['state_bytes_per_layer']:,}", "App. C.2"],
+            ["state per sequence, bytes", f"{data['state_bytes_per_sequence']:,}", "App. C.2"],
+            ["SSM/attention crossover, tokens", data["crossover_tokens"], f"App. C.2, {data['kv_dtype']} cache"],
+            ["record per head, bytes", data["record_bytes_per_head"], "App. C.3"],
+            ["intensity of a conventional step, FLOP/byte", data["intensity"], "Eq. 12"],
+            ["replay / conventional traffic, paper", data["ratio_paper"], "Eq. 13, 15"],
+            ["replay / conventional traffic, exact", data["ratio_exact"], "kernels' declared bytes"],
+            ["FLOPs per head and step, output only", data["flops_output_only_per_head"], "App. C.4"],
+            ["FLOPs per head and step, materialized", data["flops_materialized_per_head"], "App. C.4"],
+            ["steps between flushes", data["steps_per_flush"], "cursor's Markov chain"],
+            ["records in the buffer, mean", data["mean_records"], "cursor's Markov chain"],
+            ["L* ", data["window_star"], f"Eq. 16; rounded, it would cost {percent(data['window_star_cost'])}"],
+            ["best L, paper", data["window_best_paper"], "Eq. 15"],
+            ["best L, exact", data["window_best"], data["window_best_basis"]],
+            ["cost of this L over the best", percent(data["window_cost"]), data["window_best_basis"]],
+        ],
+    )
+    out_console().print()
+    rows = [row for row in data["methods"] if row["reason"] is None]
+    if rows:
+        columns = (
+            "bytes_read",
+            "bytes_write",
+            "bytes_read_paper",
+            "bytes_write_paper",
+            "flops",
+            "intensity",
+            "launches",
+        )
+        print_table(
+            ["method", "read, bytes", "write, bytes", "read, paper", "write, paper", "FLOPs", "FLOP/byte", "launches"],
+            [[row["method"], *(row[column] for column in columns)] for row in rows],
+            title="One step of the batch in one layer, averaged over the cursor's cycle",
+        )
+    else:
+        err_console().print(f"no kernels for {data['family']} {data['phase']}: analytic numbers only")
+    for row in data["methods"]:
+        if row["reason"] is not None:
+            err_console().print(f"{row['method']}: {row['reason']}")
+    if data["uncertain"]:
+        err_console().print(f"{data['model']}: not confirmed: {', '.join(data['uncertain'])}")

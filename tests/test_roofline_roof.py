@@ -1,0 +1,217 @@
+"""Roofs and predicted times, against what one H200 SXM did and against physical sense."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfkit.errors import InputError
+from perfkit.method import Step
+from perfkit.roofline import predict, roofs_for
+from perfkit.roofline.roof import Curve, datasheet_roofs, measured_roofs
+
+
+@dataclass(frozen=True)
+class FakeGpu:
+    key: str = "h200-sxm"
+    bandwidth_gb_s: float | None = 4800.0
+    fp32_tflops: float | None = 67.0
+    l2_mb: float | None = 60.0
+    boost_clock_mhz: float | None = 1980.0
+
+
+H200 = FakeGpu()
+STATE = 4 * 128 * 64 * 128  # one sequence's state in a Nemotron-3-Super layer, bytes
+MEASURED = {  # H200: reads 4.53, in place 3.99 TB/s at 2.1 GB
+    "gpu": "h200-sxm",
+    "points": [
+        {"kind": "read", "bytes": 4_000_000, "bandwidth_gb_s": 1200.0},
+        {"kind": "read", "bytes": 64_000_000, "bandwidth_gb_s": 3700.0},
+        {"kind": "read", "bytes": 2_100_000_000, "bandwidth_gb_s": 4260.0},
+        {"kind": "read", "bytes": 2_100_000_000, "bandwidth_gb_s": 4530.0},
+        {"kind": "write", "bytes": 2_100_000_000, "bandwidth_gb_s": 4440.0},
+        {"kind": "inplace", "bytes": 8_000_000, "bandwidth_gb_s": 1700.0},
+        {"kind": "inplace", "bytes": 2_100_000_000, "bandwidth_gb_s": 3990.0},
+    ],
+    "launch_us": 4.2,
+    "graph_node_us": 1.9,
+}
+
+
+def test_datasheet_roofs_are_the_h200_s() -> None:
+    roofs = datasheet_roofs("h200-sxm", 4800.0)
+    assert (roofs.source, roofs.calibrated) == ("datasheet", False)
+    assert roofs.read_gb_s == pytest.approx(4512, rel=1e-3)
+    assert roofs.inplace_gb_s == pytest.approx(3984, rel=1e-3)
+    assert roofs.write_gb_s == pytest.approx(3567, rel=1e-3)  # 1 / (2 / 3984 - 1 / 4512)
+    assert roofs.bandwidth_gb_s(1e12, 0) == pytest.approx(4512, rel=1e-3)
+    assert roofs.bandwidth_gb_s(1e12, 1e12) == pytest.approx(3984, rel=1e-3)
+
+
+def test_measured_roofs() -> None:
+    roofs = measured_roofs("h200-sxm", MEASURED)
+    assert roofs.calibrated
+    assert (roofs.launch_us, roofs.graph_node_us) == (4.2, 1.9)
+    # A node's cost is taken off, the fastest configuration counts, the plateau is kept.
+    assert roofs.read.time_us(2.1e9) == pytest.approx(2.1e9 / 4.53e6, abs=1e-6)
+    assert roofs.read.time_us(64e6) == pytest.approx(64e6 / 3.7e6 - 1.9)
+    assert roofs.read.time_us(4.2e9) == pytest.approx(2 * 2.1e9 / 4.53e6)
+    assert roofs.time_us(1.05e9, 1.05e9) == pytest.approx(2.1e9 / 3.99e6, rel=1e-6)
+    assert roofs.bandwidth_gb_s(4e6, 0) < 0.75 * roofs.read_gb_s
+
+
+def test_copy_stands_in_for_in_place() -> None:
+    points = [
+        {"kind": "read", "bytes": 1e9, "bandwidth_gb_s": 4000},
+        {"kind": "copy", "bytes": 1e9, "bandwidth_gb_s": 3500},
+    ]
+    assert measured_roofs("x", {"points": points}).inplace_gb_s == pytest.approx(3500, rel=0.01)
+
+
+def test_reads_and_writes_add_up_to_half_and_no_worse_after() -> None:
+    roofs = datasheet_roofs("h200-sxm", 4800.0)
+    base = roofs.time_us(1e9, 0)
+    slope = roofs.time_us(1e9, 1e9) - base
+    for writes in (0.25e9, 0.5e9, 0.75e9):
+        assert roofs.time_us(1e9, writes) - base == pytest.approx(slope * writes / 1e9, rel=1e-3)
+    assert roofs.bandwidth_gb_s(1e9, 8e9) == pytest.approx(roofs.bandwidth_gb_s(4.5e9, 4.5e9), rel=1e-9)
+
+
+@given(st.floats(0, 1e11), st.floats(0, 1e11), st.floats(1, 1e10))
+def test_more_bytes_never_take_less_time(read: float, write: float, more: float) -> None:
+    roofs = datasheet_roofs("x", 4800.0)
+    time = roofs.time_us(read, write)
+    assert roofs.time_us(read + more, write) >= time * (1 - 1e-9)
+    assert roofs.time_us(read, write + more) >= time * (1 - 1e-9)
+    # Two measured curves have intercepts of their own, so only more of the same mix is sure to take longer.
+    measured = measured_roofs("h200-sxm", MEASURED)
+    assert measured.time_us(2 * read, 2 * write) >= measured.time_us(read, write) * (1 - 1e-9)
+
+
+def test_nothing_takes_no_time() -> None:
+    roofs = datasheet_roofs("x", 4800.0)
+    assert roofs.time_us(0, 0) == 0
+    assert np.isnan(roofs.bandwidth_gb_s(0, 0))
+    assert isinstance(roofs.time_us(1, 0), float)
+
+
+def test_curve_beats_no_roof_of_its_own() -> None:
+    curve = Curve.measured([(1e6, 4000.0), (1e9, 4000.0)], node_us=2.0)
+    assert curve.time_us(1e6) == pytest.approx(0.25)  # not 0.25 - 2
+    assert np.all(np.diff(curve.time_us(np.geomspace(1, 1e11, 500))) >= 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"points": []}, "needs points"),
+        ({"points": None}, "needs points"),
+        ({"points": [{"kind": "sideways", "bytes": 1, "bandwidth_gb_s": 1}]}, "points[0].kind"),
+        ({"points": ["read"]}, "points[0].kind"),
+        ({"points": [{"kind": "read", "bytes": 0, "bandwidth_gb_s": 1}]}, "points[0].bytes"),
+        ({"points": [{"kind": "read", "bytes": 1, "bandwidth_gb_s": "4.5e3"}]}, "points[0].bandwidth_gb_s"),
+        ({"graph_node_us": -1}, "graph_node_us"),
+        ({"launch_us": float("nan")}, "launch_us"),
+    ],
+)
+def test_malformed_files_are_one_line(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        measured_roofs("h200-sxm", {**MEASURED, **change})
+    assert says in str(caught.value)
+    assert "h200-sxm-roofs.yaml" in str(caught.value)
+
+
+def test_roofs_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    assert roofs_for(H200, MEASURED).source == "measured"
+    files: dict[str, Any] = {"h200-sxm": MEASURED}
+    monkeypatch.setitem(sys.modules, "perfkit.profiles", SimpleNamespace(load_roofs=files.get))
+    assert roofs_for(H200).source == "measured"
+    assert roofs_for(FakeGpu(key="other")).source == "datasheet"
+    with pytest.raises(InputError, match="unheard-of"):
+        roofs_for(FakeGpu(key="unheard-of", bandwidth_gb_s=None))
+
+
+def conventional(batch: int) -> Step:
+    return Step(batch * STATE, batch * STATE, batch * 128 * 40_896)
+
+
+@pytest.mark.parametrize(
+    ("batch", "measured_us"),
+    [(1, 4.6), (4, 11.1), (16, 38.1), (256, 559.0), (256, 547.0)],  # conventional decode, one H200, cold L2, CUDA graph
+)
+def test_conventional_decode_on_an_h200(batch: int, measured_us: float) -> None:
+    predicted = predict(H200, datasheet_roofs("h200-sxm", 4800.0), conventional(batch))
+    assert predicted.lo < measured_us < predicted.hi
+    assert predicted.us == pytest.approx(measured_us, rel=0.08)
+
+
+@pytest.mark.parametrize(("draft_len", "measured_us"), [(2, 820.0), (4, 1390.0), (8, 2526.0)])
+def test_snapshots_on_an_h200(draft_len: int, measured_us: float) -> None:
+    state = 256 * STATE
+    step = Step(state, draft_len * state, draft_len * 256 * 128 * 40_896, serial=draft_len)
+    predicted = predict(H200, datasheet_roofs("h200-sxm", 4800.0), step)
+    assert predicted.us == pytest.approx(measured_us, rel=0.08)
+    assert predicted.limit == "DRAM"
+
+
+@pytest.mark.parametrize(("h", "measured_us"), [(0, 287.0), (7, 288.0), (14, 310.0)])
+def test_replay_decode_on_an_h200(h: int, measured_us: float) -> None:
+    record = 256 * (128 * 64 * 2 + 8 * 128 * 2 + 128 * 4)
+    step = Step(256 * STATE + (h + 1) * record, record, 256 * 128 * (2 * 8192 + 2 * (h + 1) * 192))
+    predicted = predict(H200, datasheet_roofs("h200-sxm", 4800.0), step)
+    assert predicted.lo < measured_us < predicted.hi  # a roof: the probe kernels were throwaway
+    assert predicted.us < measured_us
+
+
+def test_limits() -> None:
+    roofs = datasheet_roofs("h200-sxm", 4800.0)
+    assert predict(H200, roofs, conventional(256)).limit == "DRAM"
+    assert predict(H200, roofs, Step(1000, 1000, 1000)).limit == "launch"
+    assert predict(H200, roofs, Step(1e6, 1e6, 1e6, serial=64)).limit == "chain"
+    assert predict(H200, roofs, Step(1e6, 1e6, 1e12)).limit == "ALU"
+    assert predict(H200, roofs, conventional(4), l2="warm").limit == "L2"
+    assert predict(H200, roofs, conventional(64), l2="warm").limit == "DRAM"  # 268 MB do not fit
+    warm, cold = predict(H200, roofs, conventional(4), l2="warm"), predict(H200, roofs, conventional(4))
+    assert warm.us < cold.us
+    assert predict(H200, roofs, conventional(4), l2="warm", working_set=400e6) == cold
+    with pytest.raises(InputError, match="tepid"):
+        predict(H200, roofs, conventional(4), l2="tepid")
+
+
+def test_unknown_fields_drop_their_term() -> None:
+    bare = FakeGpu(fp32_tflops=None, l2_mb=None, boost_clock_mhz=None)
+    roofs = datasheet_roofs("x", 4800.0)
+    assert predict(bare, roofs, Step(1e6, 1e6, 1e15)).limit != "ALU"
+    assert predict(bare, roofs, conventional(4), l2="warm").limit == "DRAM"
+
+
+def test_uncalibrated_is_less_sure() -> None:
+    step = conventional(256)
+    rough = predict(H200, datasheet_roofs("h200-sxm", 4800.0), step)
+    sure = predict(H200, measured_roofs("h200-sxm", MEASURED), step)
+    assert sure.hi / sure.lo < rough.hi / rough.lo
+    assert rough.lo < rough.us < rough.hi
+
+
+def test_launches_add() -> None:
+    roofs = datasheet_roofs("x", 4800.0)
+    one, three = predict(H200, roofs, Step(1e8, 0, 0)), predict(H200, roofs, Step(1e8, 0, 0, launches=3))
+    assert three.us - one.us == pytest.approx(4.0)
+
+
+def test_arrays_are_each_scalar() -> None:
+    roofs = measured_roofs("h200-sxm", MEASURED)
+    batches = np.array([1, 4, 256, 2048])
+    many = predict(H200, roofs, Step(batches * STATE, batches * STATE, batches * 128 * 40_896))
+    for index, batch in enumerate(batches):
+        one = predict(H200, roofs, conventional(int(batch)))
+        assert (many.us[index], many.lo[index], many.hi[index]) == pytest.approx((one.us, one.lo, one.hi))
+        assert many.limit[index] == one.limit
