@@ -66,6 +66,8 @@ def test_rates_of_an_engine() -> None:
         ("p:.8,.9,.7", 4, "must not increase"),
         ("p:1.2,.9,.7", 4, "between 0 and 1"),
         ("p:.9,x,.7", 4, "not an acceptance"),
+        ("p:.9,,.7", 3, "not an acceptance"),
+        ("p:.9,.8,", 3, "not an acceptance"),
         ("T", 0, "at least 1"),
     ],
 )

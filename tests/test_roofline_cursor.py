@@ -185,16 +185,16 @@ def test_exact_decode_is_eq_13() -> None:
     windows = np.array([1, 2, 16, 100])
     exact = replay_chain_counts(SUPER, decode_chain(windows))
     paper = replay_decode_counts(SUPER, windows)
-    assert exact.read == pytest.approx(paper.read, rel=1e-12)
-    assert exact.write == pytest.approx(paper.write, rel=1e-12)
+    assert exact.bytes_read == pytest.approx(paper.bytes_read, rel=1e-12)
+    assert exact.bytes_write == pytest.approx(paper.bytes_write, rel=1e-12)
 
 
 def test_exact_verify_by_hand() -> None:
     # L = 16, T = 4, a = 3: reads 45 records in 5 steps, writes 4 a step, one state a cycle.
     state, record = 4 * 64 * 128, record_bytes(SUPER)
     counts = replay_chain_counts(SUPER, verify_chain(16, 4, acceptance_pmf("3", 4)))
-    assert counts.read == pytest.approx([state + 9 * record])
-    assert counts.write == pytest.approx([state / 5 + 4 * record])
+    assert counts.bytes_read == pytest.approx([state + 9 * record])
+    assert counts.bytes_write == pytest.approx([state / 5 + 4 * record])
     # Eq. 15 takes 16/3 steps, starts at h = 0 and writes nothing at the flush: it is below the exact count.
     assert counts.total[0] / 3 > traffic_per_token(SUPER, 16, 4, 3)
 

@@ -196,8 +196,8 @@ def test_eq_13_is_the_sum_over_the_cycle(shape: Shape, window: int) -> None:
     state, record = 4 * shape.d_v * shape.d_k, record_bytes(shape)
     reads = sum(state + h * record for h in range(window))
     writes = state + (window - 1) * record
-    assert counts.read * window == pytest.approx(reads, rel=1e-12)
-    assert counts.write * window == pytest.approx(writes, rel=1e-12)
+    assert counts.bytes_read * window == pytest.approx(reads, rel=1e-12)
+    assert counts.bytes_write * window == pytest.approx(writes, rel=1e-12)
 
 
 @given(shapes, st.integers(1, 8), st.data())

@@ -66,6 +66,11 @@ def test_measured_roofs() -> None:
     assert roofs.bandwidth_gb_s(4e6, 0) < 0.75 * roofs.read_gb_s
 
 
+def test_a_file_without_launch_costs_takes_the_stated_ones() -> None:
+    roofs = measured_roofs("h200-sxm", {**MEASURED, "launch_us": None, "graph_node_us": None})
+    assert (roofs.launch_us, roofs.graph_node_us) == (4.0, 2.0)
+
+
 def test_copy_stands_in_for_in_place() -> None:
     points = [
         {"kind": "read", "bytes": 1e9, "bandwidth_gb_s": 4000},
@@ -137,6 +142,17 @@ def test_roofs_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert roofs_for(FakeGpu(key="other")).source == "datasheet"
     with pytest.raises(InputError, match="unheard-of"):
         roofs_for(FakeGpu(key="unheard-of", bandwidth_gb_s=None))
+
+
+def test_every_gpu_has_roofs() -> None:
+    from perfkit.profiles import list_gpus
+
+    for gpu in list_gpus():
+        roofs = roofs_for(gpu)
+        assert 0.5 * gpu.bandwidth_gb_s < roofs.inplace_gb_s < roofs.read_gb_s < gpu.bandwidth_gb_s, gpu.key
+        prediction = predict(gpu, roofs, conventional(64))
+        assert 0 < prediction.lo < prediction.us < prediction.hi
+        assert prediction.limit in ("DRAM", "ALU")
 
 
 def conventional(batch: int) -> Step:

@@ -77,7 +77,7 @@ def collect(
     from perfkit import roofline
     from perfkit.errors import InputError
     from perfkit.profiles import load_model
-    from perfkit.roofline import flops
+    from perfkit.roofline import crossover, flops
     from perfkit.roofline import window as windows_
     from perfkit.shape import DTYPE_BYTES, dtype_name
 
@@ -93,6 +93,7 @@ def collect(
     shape = model.shape
     state = dtype_name(state_dtype or model.state_dtype, field="--state-dtype", allowed=STATE_DTYPES)
     inputs = dtype_name(input_dtype, field="--input-dtype", allowed=INPUT_DTYPES)
+    cache = dtype_name(kv_dtype, field="--kv-dtype", allowed=crossover.KV_DTYPES)
     acceptance = accepted if accepted is not None else "T" if draft_len > 1 else "1"
     pmf = roofline.acceptance_pmf(acceptance, draft_len)
     mean = roofline.pmf_mean(pmf)
@@ -118,7 +119,7 @@ def collect(
     cost, basis = _best_window_cost(methods, template, pmf, element, record)
     paper = windows_.paper_cost(shape, draft_len, mean, element_bytes=element, record=record)
     rounded_star = max(draft_len, round(star), 1)
-    crossover = roofline.crossover_tokens(model, kv_dtype, state)
+    tokens = roofline.crossover_tokens(model, cache, state)
     return {
         "schema_version": 1,
         "model": model.key,
@@ -132,7 +133,7 @@ def collect(
         "acceptance": acceptance,
         "state_dtype": state,
         "input_dtype": inputs,
-        "kv_dtype": dtype_name(kv_dtype, field="--kv-dtype"),
+        "kv_dtype": cache,
         "n_ssm_layers": model.n_ssm_layers,
         "n_attn_layers": model.n_attn_layers,
         "ratio_paper": round(per_token / (2 * head_state), 4),
@@ -154,10 +155,10 @@ def collect(
         "window_best_basis": basis,
         "window_cost": roofline.off_cost(cost, window, candidates),
         "window_star_cost": roofline.off_cost(cost, rounded_star, candidates),
-        "crossover_tokens": None if crossover is None else round(crossover),
+        "crossover_tokens": None if tokens is None else round(tokens),
         "state_bytes_per_layer": int(shape.state_elements * element),
         "state_bytes_per_sequence": roofline.state_bytes_per_sequence(model, state),
-        "kv_bytes_per_token": roofline.kv_bytes_per_token(model, kv_dtype),
+        "kv_bytes_per_token": roofline.kv_bytes_per_token(model, cache),
         "methods": rows,
         "uncertain": list(getattr(model, "uncertain", ())),
     }
@@ -246,7 +247,7 @@ def _ratio_exact(rows: list[dict[str, Any]], template: Case, accepted: float) ->
         return None
     exact, _ = _steps(control, decode, decode_chain(1))
     moved = (replay["bytes_read"] + replay["bytes_write"]) / accepted
-    return round(moved / (float(exact.bytes_read) + float(exact.bytes_write)), 4)
+    return round(float(moved) / (float(exact.bytes_read) + float(exact.bytes_write)), 4)
 
 
 def _best_window_cost(
@@ -295,13 +296,13 @@ def _print(data: dict[str, Any]) -> None:
             ["SSM/attention crossover, tokens", data["crossover_tokens"], f"App. C.2, {data['kv_dtype']} cache"],
             ["record per head, bytes", data["record_bytes_per_head"], "App. C.3"],
             ["intensity of a conventional step, FLOP/byte", data["intensity"], "Eq. 12"],
-            ["replay / conventional traffic, paper", data["ratio_paper"], "Eq. 13, 15"],
-            ["replay / conventional traffic, exact", data["ratio_exact"], "kernels' declared bytes"],
+            ["replay / conventional decode, bytes per token, paper", data["ratio_paper"], "Eq. 13, 15"],
+            ["replay / conventional decode, bytes per token, exact", data["ratio_exact"], "kernels' declared bytes"],
             ["FLOPs per head and step, output only", data["flops_output_only_per_head"], "App. C.4"],
             ["FLOPs per head and step, materialized", data["flops_materialized_per_head"], "App. C.4"],
             ["steps between flushes", data["steps_per_flush"], "cursor's Markov chain"],
             ["records in the buffer, mean", data["mean_records"], "cursor's Markov chain"],
-            ["L* ", data["window_star"], f"Eq. 16; rounded, it would cost {percent(data['window_star_cost'])}"],
+            ["L*", data["window_star"], f"Eq. 16; rounded, it would cost {percent(data['window_star_cost'])}"],
             ["best L, paper", data["window_best_paper"], "Eq. 15"],
             ["best L, exact", data["window_best"], data["window_best_basis"]],
             ["cost of this L over the best", percent(data["window_cost"]), data["window_best_basis"]],

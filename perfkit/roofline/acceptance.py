@@ -102,8 +102,8 @@ def acceptance_probability(mean: float, draft_len: int) -> float:
 
 def _rates(text: str, draft_len: int) -> NDArray[np.float64]:
     """Parse and check the rates of ``p:...``."""
-    items = [item for item in text.removeprefix("p:").split(",") if item.strip()]
-    rates = np.array([_number(item, text) for item in items])
+    body = text.removeprefix("p:").strip()
+    rates = np.array([_number(item, text) for item in body.split(",")] if body else [])
     if len(rates) != draft_len - 1:
         raise InputError(f"{len(rates)} rates, but T = {draft_len} has {draft_len - 1} drafts", field=FIELD, value=text)
     if np.any((rates < 0) | (rates > 1)):

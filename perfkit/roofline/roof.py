@@ -181,7 +181,7 @@ def measured_roofs(key: str, data: Mapping[str, Any]) -> Roofs:
     step writes its state without reading it.
     """
     file = f"{key}-roofs.yaml"
-    node_us = _positive(data.get("graph_node_us", GRAPH_NODE_US), "graph_node_us", file)
+    node_us = _positive(_given(data, "graph_node_us", GRAPH_NODE_US), "graph_node_us", file)
     best: dict[str, dict[float, float]] = {}
     for index, point in enumerate(data.get("points") or ()):
         field = f"points[{index}]"
@@ -201,8 +201,13 @@ def measured_roofs(key: str, data: Mapping[str, Any]) -> Roofs:
         inplace=Curve.measured(list(inplace.items()), node_us),
         source="measured",
         graph_node_us=node_us,
-        launch_us=_positive(data.get("launch_us", LAUNCH_US), "launch_us", file),
+        launch_us=_positive(_given(data, "launch_us", LAUNCH_US), "launch_us", file),
     )
+
+
+def _given(data: Mapping[str, Any], field: str, default: float) -> Any:
+    """Return a field, or the default where the file has none."""
+    return default if data.get(field) is None else data[field]
 
 
 def _positive(value: Any, field: str, file: str) -> float:

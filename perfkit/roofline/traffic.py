@@ -25,13 +25,13 @@ GATE_BYTES = 4  # log-decay (Mamba-2: dt) is kept in FP32
 class Counts(NamedTuple):
     """Bytes read and bytes written; numbers or arrays."""
 
-    read: Any
-    write: Any
+    bytes_read: Any
+    bytes_write: Any
 
     @property
     def total(self) -> Any:
         """Bytes moved in both directions."""
-        return self.read + self.write
+        return self.bytes_read + self.bytes_write
 
 
 def state_bytes(shape: Shape, element_bytes: Any = 4) -> Any:

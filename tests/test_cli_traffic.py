@@ -1,0 +1,202 @@
+"""``perfkit traffic``: the JSON that scripts read, the tables that people read, one line for bad input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfkit.cli import traffic as command
+from perfkit.cli.app import run
+from perfkit.errors import InputError
+from perfkit.method import Case, Point, Step
+from perfkit.shape import Shape
+
+SUPER_RECORD = 128 * 64 * 2 + 8 * 128 * 2 + 128 * 4  # one token of one layer: x, shared keys, dt
+
+
+def traffic_json(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
+    code = run(["traffic", *args, "--json"])
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    return json.loads(captured.out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+def test_super_decode(capsys: pytest.CaptureFixture[str]) -> None:
+    data = traffic_json(capsys, "--model", "nemotron-super", "--window", "16")
+    assert data["ratio_paper"] == 0.5812  # paper, C.3
+    assert data["window_star"] == 12.92  # paper, Eq. 16
+    assert data["crossover_tokens"] == 81920  # paper, C.2
+    assert data["state_bytes_per_sequence"] == 167772160  # 40 layers of 4 MiB
+    assert data["intensity"] == 0.624  # paper, Eq. 12
+    assert data["state_bytes_per_layer"] == 4 * 2**20
+    assert data["record_bytes_per_head"] == 388
+    assert (data["phase"], data["accepted"], data["steps_per_flush"]) == ("decode", 1, 16)
+    assert data["window_best_paper"] == 13
+
+
+def test_super_verify(capsys: pytest.CaptureFixture[str]) -> None:
+    data = traffic_json(capsys, "--model", "nemotron-super", "--draft", "4", "--accepted", "3.5")
+    assert data["window_star"] == 23.73  # paper, C.5
+    assert data["window"] == 16
+    assert data["phase"] == "verify"
+    assert data["accepted"] == pytest.approx(3.5)
+    assert data["window_best_paper"] == 24
+    assert 12 < data["tokens_per_flush"] < 16  # paper, C.5: a cycle commits between L - T + 1 and L tokens
+    assert data["flops_materialized_per_head"] > 2 * data["flops_output_only_per_head"]
+
+
+def test_a_draft_alone_commits_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    data = traffic_json(capsys, "--model", "nemotron-super", "--draft", "4")
+    assert (data["acceptance"], data["accepted"]) == ("T", 4)
+    assert data["steps_per_flush"] == 4  # h = 4, 8, 12, 16
+
+
+def test_exact_bytes_of_the_shipped_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    data = traffic_json(capsys, "--model", "nemotron-super", "--window", "16", "--batch", "256")
+    rows = {row["method"]: row for row in data["methods"]}
+    conventional, replay = rows["conventional"], rows["replay"]
+    state = 256 * 4 * 2**20
+    assert (conventional["bytes_read_paper"], conventional["bytes_write_paper"]) == (state, state)
+    assert 0 < conventional["bytes_read"] / state - 1 < 0.02  # the token's inputs
+    assert replay["bytes_read_paper"] + replay["bytes_write_paper"] == pytest.approx(0.58120 * 2 * state, rel=1e-4)
+    # Keys shared by 16 heads: fewer bytes than the paper counts, more than the checkpoint alone.
+    assert 17 / 32 < data["ratio_exact"] < data["ratio_paper"]
+    records = replay["bytes_read"] - state - 256 * 7.5 * SUPER_RECORD
+    assert 0 < records < 0.02 * state  # what is left is the token's inputs and cursors
+    assert data["window_best_basis"].startswith("replay's exact bytes")
+    assert data["window_best"] >= 13  # shared keys raise it
+    assert 0 <= data["window_cost"] < 0.01
+
+
+def test_exact_best_window_is_the_least_of_a_scan(capsys: pytest.CaptureFixture[str]) -> None:
+    best = traffic_json(capsys, "--model", "nemotron-super")["window_best"]
+    totals = {}
+    for window in (best - 1, best, best + 1):
+        rows = {
+            row["method"]: row
+            for row in traffic_json(capsys, "--model", "nemotron-super", "--window", str(window))["methods"]
+        }
+        totals[window] = rows["replay"]["bytes_read"] + rows["replay"]["bytes_write"]
+    assert min(totals, key=lambda window: totals[window]) == best
+
+
+def test_other_dtypes(capsys: pytest.CaptureFixture[str]) -> None:
+    half = traffic_json(capsys, "--model", "nemotron-super", "--state-dtype", "fp16", "--kv-dtype", "bf16")
+    assert half["state_bytes_per_sequence"] == 83886080
+    assert half["crossover_tokens"] == 20480
+    assert half["intensity"] == 1.248
+    assert half["ratio_paper"] > 0.5812
+    wide = traffic_json(capsys, "--model", "nemotron-super", "--input-dtype", "fp32")
+    assert wide["record_bytes_per_head"] == 772
+
+
+def test_gdn_and_kda(capsys: pytest.CaptureFixture[str]) -> None:
+    data = traffic_json(capsys, "--model", "qwen3.5-4b")
+    assert data["family"] == "gdn"
+    assert data["ratio_paper"] == 0.5645
+    assert data["window_star"] == 15.87
+    kimi = traffic_json(capsys, "--model", "kimi-linear-48b-a3b")
+    assert (kimi["family"], kimi["record_bytes_per_head"]) == ("kda", 1024)
+    assert (kimi["ratio_paper"], kimi["window_star"]) == (0.5972, 11.22)
+    nano = traffic_json(capsys, "--model", "nemotron-nano")
+    assert nano["ratio_paper"] == 0.5745
+    assert nano["window_star"] == 13.89
+
+
+def test_a_model_without_attention_has_no_crossover(capsys: pytest.CaptureFixture[str]) -> None:
+    assert traffic_json(capsys, "--model", "mamba2-2.7b")["crossover_tokens"] is None
+
+
+def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["traffic", "--model", "nemotron-super"]) == 0
+    out = capsys.readouterr().out
+    for text in ("81,920", "167,772,160", "0.5812", "12.92", "Eq. 16", "conventional", "replay"):
+        assert text in out
+    assert "nan" not in out.lower()
+
+
+def test_tables_of_a_model_without_kernels_or_attention(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_methods", lambda family, phase: [])
+    assert run(["traffic", "--model", "nemotron-super", "--draft", "2"]) == 0
+    captured = capsys.readouterr()
+    assert "no kernels for mamba2 verify" in captured.err
+    assert "the paper's bytes over the cursor's real cycle" in captured.out
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--model", "nemotron-super", "--window", "0"], "--window: 0"),
+        (["--model", "nemotron-super", "--window", "-3"], "--window: -3"),
+        (["--model", "nemotron-super", "--draft", "0"], "--draft: 0"),
+        (["--model", "nemotron-super", "--batch", "0"], "--batch: 0"),
+        (["--model", "nemotron-super", "--window", "4", "--draft", "5"], "--draft: 5"),
+        (["--model", "nemotron-super", "--draft", "17"], "L = 16"),
+        (["--model", "nemotron-super", "--accepted", "2"], "1..1"),
+        (["--model", "nemotron-super", "--draft", "4", "--accepted", "6"], "1..4"),
+        (["--model", "nemotron-super", "--draft", "4", "--accepted", "many"], "many"),
+        (["--model", "nemotron-super", "--kv-dtype", "int3"], "int3"),
+        (["--model", "nemotron-super", "--state-dtype", "int32"], "int32"),
+        (["--model", "nemotron-super", "--input-dtype", "fp8"], "--input-dtype: 'fp8'"),
+        (["--model", "nemotron-superb"], "nemotron-superb"),
+        (["--model", "nemotron-super", "--window", "16.5"], "--window"),
+        ([], "--model"),
+    ],
+)
+def test_bad_input(args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(["traffic", *args, "--json"])
+    captured = capsys.readouterr()
+    assert code == 2
+    assert captured.out == ""
+    assert len(captured.err.strip().splitlines()) == 1
+    assert says in captured.err
+
+
+class FakeReplay:
+    """A windowed method whose bytes are easy to add up by hand."""
+
+    key, family, phase, source, windowed = "replay", "mamba2", "decode", "by hand", True
+
+    def supports(self, case: Case) -> str | None:
+        return "three is too many" if case.batch == 3 else None
+
+    def step(self, shape: Shape, point: Point, h: Any, flush: Any) -> Step:
+        return Step(point.batch * (100 + 10 * h), point.batch * np.where(flush, 1000, 1), 5)
+
+    def paper(self, shape: Shape, point: Point) -> Step:
+        return Step(7, 8, 9)
+
+
+def test_a_method_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "_methods", lambda family, phase: [FakeReplay()])
+    data = command.collect("nemotron-super", window=4, batch=2)
+    (row,) = data["methods"]
+    assert row["bytes_read"] == 2 * 115
+    assert row["bytes_write"] == 2 * (3 + 1000) / 4
+    assert (row["bytes_read_paper"], row["bytes_write_paper"]) == (7, 8)
+    assert data["ratio_exact"] is None  # no conventional to compare with
+    # f(L) = 100 + 5 (L - 1) + 1 + 999 / L is least at L = sqrt(999 / 5) = 14.1.
+    assert data["window_best"] == 14
+    assert command.collect("nemotron-super", batch=3)["methods"][0]["reason"] == "three is too many"
+
+
+def test_collect_raises_for_a_caller() -> None:
+    with pytest.raises(InputError, match="--window"):
+        command.collect("nemotron-super", window=0)
+
+
+def test_runs_without_torch() -> None:
+    code = (
+        "import sys; from perfkit.cli.app import run; code = run(['traffic', '--model', 'nemotron-super', '--json']);"
+        "print(code, sorted({'torch', 'pandas', 'scipy', 'plotly'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip().splitlines()[-1] == "0 []"
+    assert json.loads(done.stdout)["ratio_paper"] == 0.5812
