@@ -19,7 +19,10 @@ from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from perfkit.device import DeviceFacts
 
 State = Literal["ok", "missing", "broken"]
 
@@ -222,7 +225,52 @@ def _triton_and_targets() -> Iterator[Finding]:
 
 
 def _gpu() -> Iterator[Finding]:
-    yield from ()
+    from perfkit.device import visible_gpu
+    from perfkit.errors import DeviceError
+    from perfkit.profiles import find_gpu
+
+    try:
+        facts = visible_gpu()
+    except DeviceError as error:
+        yield Finding("gpu", "missing", str(error), PREDICTS)
+        return
+    memory = f", {facts.memory_total_mib:,} MiB" if facts.memory_total_mib is not None else ""
+    detail = f"{facts.name}{memory}, driver {facts.driver}, CUDA {facts.cuda}, {facts.uuid}"
+    if facts.is_mig:
+        remedy = "it is timed, but its share of bandwidth is in no profile, so it gets no roof and no prediction"
+        yield Finding("gpu", "missing", f"{detail}; a MIG instance", remedy)
+    elif (known := find_gpu(facts.name, facts.memory_total_mib)) is None:
+        remedy = "it is timed; for roofs and predictions add a YAML file in perfkit/profiles/gpus"
+        yield Finding("gpu", "missing", f"{detail}; perfkit has no profile of it", remedy)
+    else:
+        yield Finding("gpu", "ok", f"{known.key}: {detail}")
+    yield from _gpu_state(facts)
+    yield from _torch_sees_it()
+
+
+def _gpu_state(facts: DeviceFacts) -> Iterator[Finding]:
+    used = "".join(f", {p.memory_mib:,} MiB" if p.memory_mib is not None else "" for p in facts.foreign())
+    if facts.foreign():
+        detail = f"{len(facts.foreign())} other processes compute on it{used}"
+        yield Finding("gpu is free", "missing", detail, "wait for them: timings beside others are not to be trusted")
+    else:
+        yield Finding("gpu is free", "ok", "nobody else computes on it")
+
+
+def _torch_sees_it() -> Iterator[Finding]:
+    if version("torch") is None:
+        return
+    torch = _probe("interpret").get("torch", {})
+    if not torch.get("ok"):
+        return  # said already
+    if torch["detail"]["available"]:
+        yield Finding("torch with gpu", "ok", f"{torch['detail']['devices']} visible")
+    elif torch["detail"]["cuda"] is None:
+        remedy = "install a CUDA build of torch (https://pytorch.org/get-started/locally)"
+        yield Finding("torch with gpu", "broken", "this torch is a CPU build", remedy)
+    else:
+        detail = f"torch for CUDA {torch['detail']['cuda']} finds no GPU"
+        yield Finding("torch with gpu", "broken", detail, "the driver may be older than that CUDA: update either")
 
 
 def find_ncu() -> str | None:

@@ -12,7 +12,9 @@ import pytest
 
 from perfkit import doctor
 from perfkit.cli import app
+from perfkit.device import DeviceFacts, Process
 from perfkit.doctor import Finding
+from perfkit.errors import DeviceError
 
 
 def findings(runs: Path) -> dict[str, Finding]:
@@ -169,6 +171,69 @@ def test_counters_finding(
     assert found.state == state
     if state == "missing" and restricted:
         assert "NVreg_RestrictProfilingToAdminUsers=0" in found.remedy
+
+
+def facts(**changes: Any) -> DeviceFacts:
+    values = dict.fromkeys(DeviceFacts.__dataclass_fields__) | {
+        "index": 0, "name": "NVIDIA H200", "uuid": "GPU-1a2b", "visible": "GPU-1a2b", "driver": "580.1", "cuda": "13.0",
+        "compute_capability": "9.0", "memory_total_mib": 143771, "clock_reasons": (), "processes": (),
+    }  # fmt: skip
+    return DeviceFacts(**values | changes)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, no_children: dict[str, Any]) -> dict[str, Any]:
+    """Pretend that there is a GPU; a test may change its facts."""
+    changes: dict[str, Any] = {}
+    monkeypatch.setattr("perfkit.device.visible_gpu", lambda: facts(**changes))
+    no_children["interpret"]["torch"]["detail"] |= {"cuda": "13.0", "available": True, "devices": 1}
+    return changes
+
+
+def test_known_gpu(tmp_path: Path, gpu: dict[str, Any]) -> None:
+    found = findings(tmp_path)
+    assert found["gpu"].state == "ok"
+    assert found["gpu"].detail == "h200-sxm: NVIDIA H200, 143,771 MiB, driver 580.1, CUDA 13.0, GPU-1a2b"
+    assert found["gpu is free"].state == "ok"
+    assert found["torch with gpu"].state == "ok"
+
+
+def test_unknown_gpu_is_named_not_guessed(tmp_path: Path, gpu: dict[str, Any]) -> None:
+    gpu["name"] = "NVIDIA Z9000"
+    found = findings(tmp_path)["gpu"]
+    assert found.state == "missing"
+    assert "NVIDIA Z9000" in found.detail
+    assert "no profile" in found.detail
+
+
+def test_mig_instance_is_named(tmp_path: Path, gpu: dict[str, Any]) -> None:
+    gpu["mig_uuid"] = "MIG-1"
+    assert "MIG instance" in findings(tmp_path)["gpu"].detail
+
+
+def test_busy_gpu(tmp_path: Path, gpu: dict[str, Any]) -> None:
+    gpu["processes"] = (Process(pid=1, memory_mib=61_000),)
+    found = findings(tmp_path)["gpu is free"]
+    assert found.state == "missing"
+    assert "61,000 MiB" in found.detail
+
+
+def test_cpu_build_of_torch_beside_a_gpu(tmp_path: Path, gpu: dict[str, Any], no_children: dict[str, Any]) -> None:
+    no_children["interpret"]["torch"]["detail"] |= {"cuda": None, "available": False, "devices": 0}
+    found = findings(tmp_path)["torch with gpu"]
+    assert found.state == "broken"
+    assert "CPU build" in found.detail
+
+
+def test_no_gpu(tmp_path: Path, no_children: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> DeviceFacts:
+        raise DeviceError("no NVIDIA driver answers")
+
+    monkeypatch.setattr("perfkit.device.visible_gpu", none)
+    found = findings(tmp_path)
+    assert (found["gpu"].state, found["gpu"].required) == ("missing", False)
+    assert "predicts" in found["gpu"].remedy
+    assert "torch with gpu" not in found
 
 
 def test_a_check_that_raises_is_a_line(

@@ -29,9 +29,10 @@ def test_one_model_by_alias(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_gpus(capsys: pytest.CaptureFixture[str]) -> None:
-    gpus = {gpu["key"]: gpu for gpu in listed(capsys, "gpus")}
-    assert gpus["h200"]["compute_capability"] == "9.0"
-    assert gpus["h200"]["sm_count"] == 132
+    keys = {gpu["key"] for gpu in listed(capsys, "gpus")}
+    (h200,) = listed(capsys, "gpus", "--gpu", "h200")
+    assert h200["key"] in keys
+    assert (h200["compute_capability"], h200["sm_count"]) == ("9.0", 132)
 
 
 def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,7 +87,7 @@ def write_run(folder: Path, *, finished: int, complete: bool, model: str = "nemo
 
     folder.mkdir(parents=True)
     ids = [f"{n:012x}" for n in range(3)]
-    write_manifest(folder, {"model": {"key": model}, "gpu": {"key": "h200"}, "started": "2026-01-02T03:04:05Z",
+    write_manifest(folder, {"model": {"key": model}, "gpu": {"key": "h200-sxm"}, "started": "2026-01-02T03:04:05Z",
                             "case_ids": ids})  # fmt: skip
     journal = Journal(folder / "cases.jsonl")
     for case_id in ids[:finished]:
@@ -103,7 +104,7 @@ def test_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "c" / "manifest.json").write_text("[1, 2]")
     a, b, c = listed(capsys, "runs", "--runs", str(tmp_path))
     assert (a["run"], a["model"], a["gpu"], a["cases"], a["state"]) == (
-        str(tmp_path / "a"), "nemotron-super", "h200", "3/3", "complete",
+        str(tmp_path / "a"), "nemotron-super", "h200-sxm", "3/3", "complete",
     )  # fmt: skip
     assert (b["cases"], b["state"]) == ("1/3", "resumable")
     assert c["model"] is None

@@ -16,8 +16,8 @@ import pytest
 LAYERS = (
     "errors", "shape", "profiles", "roofline", "method", "kernels", "registry", "cases", "derive", "stats", "device",
     "measure", "spec", "session", "touched", "check", "ptxas", "compiled", "compile", "tune", "results", "bench",
-    "fake", "nsight", "worker", "child", "progress", "runner", "compare", "plan", "precision", "probe", "doctor",
-    "reports", "cli", "__main__",
+    "fake", "nsight", "worker", "child", "progress", "runner", "sweep", "predict", "summary", "compare", "plan",
+    "precision", "probe", "doctor", "reports", "cli", "__main__",
 )  # fmt: skip
 
 
