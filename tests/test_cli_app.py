@@ -75,6 +75,22 @@ def test_usage_errors_are_one_line_and_exit_2(
         assert word in captured.err
 
 
+def test_examples_in_help_keep_their_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def doctor() -> None:
+        """First line.
+
+        Examples:
+            perfkit doctor
+            perfkit doctor --json
+        """
+
+    monkeypatch.setattr(app, "load_command", lambda name: doctor)
+    assert app.run(["doctor", "--help"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    start = lines.index("Examples:")
+    assert lines[start + 1 : start + 3] == ["perfkit doctor", "perfkit doctor --json"]
+
+
 def command_raising(monkeypatch: pytest.MonkeyPatch, error: BaseException | None, result: object = None) -> None:
     def doctor() -> object:
         if error is not None:

@@ -6,6 +6,7 @@ A command is a function in a module of its own, which is imported when the comma
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import traceback
@@ -56,6 +57,12 @@ def load_command(name: str) -> Any:
     return getattr(import_module(command.module), command.function)
 
 
+def keep_lines(text: str) -> str:
+    """Mark the paragraphs of a help text that have indented lines (examples), so that they are not filled anew."""
+    paragraphs = text.split("\n\n")
+    return "\n\n".join(f"\b\n{part}" if "\n " in f"\n{part}" else part for part in paragraphs)
+
+
 class LazyGroup(typer.core.TyperGroup):
     """A group whose commands are imported when asked for, and whose overview imports none."""
 
@@ -68,7 +75,8 @@ class LazyGroup(typer.core.TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        app.command(cmd_name)(load_command(cmd_name))
+        function = load_command(cmd_name)
+        app.command(cmd_name, help=keep_lines(inspect.getdoc(function) or ""))(function)
         return typer.main.get_command(app)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -94,7 +102,7 @@ def _group() -> Any:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         invoke_without_command=True,
-        context_settings={"help_option_names": ["--help", "-h"]},
+        context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
     )
 
     @app.callback()
