@@ -184,3 +184,13 @@ def test_command_runs_without_torch(args: list[str], tmp_path: Path) -> None:
     status, names = modules_after(args, tmp_path)
     assert status == 0
     assert "torch" not in names
+
+
+def test_report_runs_without_torch(tmp_path: Path) -> None:
+    from reportdata import frame, write_run
+
+    run = write_run(tmp_path / "run", frame("measured"))
+    status, names = modules_after(["report", str(run), "-o", str(tmp_path / "page.html")], tmp_path)
+    assert status == 0
+    assert not {"torch", "triton"} & names
+    assert (tmp_path / "page.html").stat().st_size > 100_000
