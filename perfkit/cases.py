@@ -181,8 +181,11 @@ def parse_spec(
     state_dtype: str | None = None,
     layers: int | None = None,
     self_check: bool = False,
+    model_state_dtype: str = "float32",
 ) -> SweepSpec:
     """Return the axes of a sweep: the preset's, each replaced by its flag where one is given.
+
+    The state's dtype is the model's where neither says one.
 
     Raises:
         InputError: names the flag (or the preset's field), the item and what is allowed.
@@ -203,7 +206,7 @@ def parse_spec(
         accepted=accepted or base.get("accepted"),
         flush_phase=phase,
         input_dtypes=_dtypes(input_dtype or base.get("input_dtypes", "bfloat16"), "--input-dtype", STATE_DTYPES),
-        state_dtypes=_dtypes(state_dtype or base.get("state_dtypes", "float32"), "--state-dtype",
+        state_dtypes=_dtypes(state_dtype or base.get("state_dtypes", model_state_dtype), "--state-dtype",
                              tuple(name for name in DTYPE_BYTES if name.startswith(("float", "bfloat")))),
         n_layers=n_layers,
         self_check=self_check,

@@ -30,7 +30,7 @@ def worker_argv(mode: str) -> list[str]:
     return [sys.executable, "-m", "perfkit.worker", "--mode", mode]
 
 
-def worker_env(mode: str, gpu_uuid: str | None = None) -> dict[str, str]:
+def worker_env(mode: str, visible: str | None = None) -> dict[str, str]:
     """Return a worker's environment: what must be set before triton or CUDA is initialized in it."""
     env = dict(os.environ)
     # The package of this process, even when it is not installed and the run is started from another folder.
@@ -39,8 +39,8 @@ def worker_env(mode: str, gpu_uuid: str | None = None) -> dict[str, str]:
     env.pop("TRITON_INTERPRET", None)
     if mode == "interpret":
         env["TRITON_INTERPRET"] = "1"
-    if mode == "cuda" and gpu_uuid:
-        env["CUDA_VISIBLE_DEVICES"] = gpu_uuid
+    if mode == "cuda" and visible:
+        env["CUDA_VISIBLE_DEVICES"] = visible
     if mode != "cuda":
         env["CUDA_VISIBLE_DEVICES"] = ""
         env.setdefault("OMP_NUM_THREADS", "1")

@@ -29,13 +29,14 @@ def write_frame(run_dir: str | Path, rows: Iterable[Mapping[str, Any]]) -> tuple
     """Write ``results.parquet`` and ``results.csv``, the same bytes for the same rows; returns their paths.
 
     Raises:
-        ValueError: a row that :func:`perfkit.results.check_row` refuses, or a case_id twice.
+        ValueError: a row that :func:`perfkit.results.check_row` refuses, or a case_id twice with the same source.
         InputError: the folder cannot be written.
     """
     full = [check_row(row) for row in rows]
-    ids = [row["case_id"] for row in full]
+    # A recorded row may stand beside the prediction of the same case.
+    ids = [(row["case_id"], row["source"]) for row in full]
     if len(set(ids)) != len(ids):
-        raise ValueError(f"case_id twice: {sorted({name for name in ids if ids.count(name) > 1})}")
+        raise ValueError(f"case_id twice: {sorted({key[0] for key in ids if ids.count(key) > 1})}")
     parquet, table = Path(run_dir) / PARQUET, Path(run_dir) / CSV
     with replacing(parquet) as first, replacing(table) as second:
         _write_parquet(first, full)

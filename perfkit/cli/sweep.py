@@ -1,0 +1,112 @@
+"""``perfkit sweep``: every method at every point, timed on this machine's GPU or predicted for another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perfkit.cli.common import JsonOption, ModelOption
+
+if TYPE_CHECKING:
+    from perfkit.sweep import Sweep
+
+_DRAFT_HELP = "T, positions per step; 1 is decode, --draft 4 an engine's 3 speculative tokens."
+
+
+def sweep(
+    model: ModelOption = None,
+    gpu: Annotated[
+        str, typer.Option("--gpu", metavar="auto|KEY", help="This machine's GPU, or one to predict for.")
+    ] = "auto",
+    preset: Annotated[
+        str | None, typer.Option("--preset", metavar="NAME|FILE", help="default, quick, or a YAML file.")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option("--method", metavar="KEY,…|all|FILE.py:METHOD", help="The control is always there.")
+    ] = None,
+    batch: Annotated[str | None, typer.Option("--batch", metavar="LIST", help="1,8,64 or 1..512:x2.")] = None,
+    window: Annotated[str | None, typer.Option("--window", metavar="LIST", help="L, in committed tokens.")] = None,
+    draft: Annotated[str | None, typer.Option("--draft", metavar="LIST", help=_DRAFT_HELP)] = None,
+    accepted: Annotated[
+        str | None, typer.Option("--accepted", metavar="A", help="n, T, mean:X, a decimal, or p:.88,.62,.40.")
+    ] = None,
+    flush_phase: Annotated[
+        str | None, typer.Option("--flush-phase", metavar="aligned|staggered", help="Rows flush together, or spread.")
+    ] = None,
+    tree: Annotated[str | None, typer.Option("--tree", metavar="TREE", help="Draft tree.")] = None,
+    input_dtype: Annotated[str | None, typer.Option("--input-dtype", metavar="LIST", help="bf16, fp16, fp32.")] = None,
+    state_dtype: Annotated[
+        str | None, typer.Option("--state-dtype", metavar="LIST", help="fp32, fp16, bf16; default: the model's.")
+    ] = None,
+    read_dtype: Annotated[
+        str | None, typer.Option("--read-dtype", metavar="DTYPE", help="Dtype of the checkpoint that is read.")
+    ] = None,
+    layers: Annotated[int | None, typer.Option("--layers", metavar="N", help="Layers whose states take turns.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Run folder, new or empty.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="DIR", help="Go on with a run; takes everything from it.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and its memory.")] = False,
+    self_check: Annotated[
+        bool, typer.Option("--self-check", help="Time the control under two names: the floor of every gain.")
+    ] = False,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", metavar="S", help="Seconds a case may take. Default: 300.")
+    ] = None,
+    max_time: Annotated[
+        float | None, typer.Option("--max-time", metavar="S", help="Stop after S seconds; exit 124, resumable.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="Of inputs and resampling. Default: 0.")
+    ] = None,
+    json: JsonOption = False,
+) -> int:
+    """Measure, or without a GPU predict, every method at every point.
+
+    Writes a run folder: manifest.json, cases.jsonl, samples/, results.parquet, results.csv, report.html.
+
+    Examples:
+        perfkit sweep --model nemotron-super
+        perfkit sweep --model nemotron-super --batch 64,256 --window 8..32:+8
+        perfkit sweep --model path/to/config.json --gpu b200 --json
+        perfkit sweep --model nemotron-super --method my_kernel.py:METHOD --self-check
+        perfkit sweep --resume runs/20260102T030405Z-nemotron-super-h200
+    """
+    from perfkit.cli import sweep_run
+    from perfkit.errors import InputError
+
+    for flag, number in (("--timeout", timeout), ("--max-time", max_time)):
+        if number is not None and not 0 < number < float("inf"):
+            raise InputError("must be above 0", field=flag, value=number)
+    if resume is not None:
+        given = {
+            "--model": model, "--gpu": None if gpu == "auto" else gpu, "--preset": preset, "--method": method,
+            "--batch": batch, "--window": window, "--draft": draft, "--accepted": accepted,
+            "--flush-phase": flush_phase, "--tree": tree, "--input-dtype": input_dtype, "--state-dtype": state_dtype,
+            "--read-dtype": read_dtype, "--layers": layers, "--out": out, "--self-check": self_check or None,
+            "--seed": seed, "--timeout": timeout, "--dry-run": dry_run or None,
+        }  # fmt: skip
+        for flag, value in given.items():
+            if value is not None:
+                raise InputError("--resume takes everything from the run; leave this out", field=flag)
+        return sweep_run.resume(resume, max_time=max_time, as_json=json)
+    if tree is not None:
+        raise InputError("draft trees are not there yet", field="--tree", value=tree)
+    if read_dtype is not None:
+        raise InputError("two-precision checkpoints are not there yet", field="--read-dtype", value=read_dtype)
+    plan: Sweep = sweep_run.make_sweep(
+        model,
+        gpu,
+        timeout=300.0 if timeout is None else timeout,
+        seed=seed or 0,
+        flags={
+            "preset": preset or "default", "method": method, "batch": batch, "window": window, "draft": draft,
+            "accepted": accepted, "flush_phase": flush_phase, "input_dtype": input_dtype, "state_dtype": state_dtype,
+            "layers": layers, "self_check": self_check,
+        },
+    )  # fmt: skip
+    if dry_run:
+        return sweep_run.show_plan(plan, as_json=json)
+    return sweep_run.start(plan, out, max_time=max_time, as_json=json)

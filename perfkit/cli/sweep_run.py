@@ -1,0 +1,231 @@
+"""What ``perfkit sweep`` does once its flags are read: plan, run or resume, write the results, say what came out."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from perfkit import results
+from perfkit.cases import build_groups, case_memory, label, parse_spec
+from perfkit.cli.common import print_json, print_table
+from perfkit.errors import ExitCode, InputError
+from perfkit.progress import Progress, duration, make_progress
+from perfkit.runner import Interrupted, OutOfTime, signals_as_interrupts
+from perfkit.sweep import SETTINGS, Sweep, finish, finished_groups, from_manifest, measure, resume_command
+
+#: Without a GPU here, and none named, times are predicted for this one.
+DEFAULT_GPU = "h200"
+#: Set to ``fake`` by tests: the sweep then times a pretended device.
+WORKER_MODE = "PERFKIT_WORKER_MODE"
+#: Rough cost of a case on a GPU (compile, check, tune, time), in seconds; only for the estimate of --dry-run.
+CASE_S = 8.0
+CHECK_S = 10.0
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+# -- plan ------------------------------------------------------------------------------------------------------------
+
+
+def usable_gpu() -> dict[str, Any] | None:
+    """Return the facts of this machine's GPU as a manifest holds them, with its profile's ``key``; None without one."""
+    from perfkit import device
+    from perfkit.profiles import find_gpu
+
+    found = device.usable_gpu()
+    if found is None:
+        return None
+    facts = found.to_dict()
+    others = found.foreign()
+    if others:
+        _note(f"other processes use this GPU (pids {', '.join(str(item.pid) for item in others)}): times may suffer")
+    profile = None if found.is_mig else find_gpu(found.name, found.memory_total_mib)
+    if profile is None:
+        _note(f"no profile for {found.name}: it is timed, without roofs and predictions")
+    return {"key": profile.key if profile is not None else None, **facts}
+
+
+def choose_gpu(gpu: str) -> tuple[str, str, dict[str, Any]]:
+    """Return the mode, the worker's mode and the GPU's facts for ``--gpu``.
+
+    Raises:
+        InputError: a GPU that no profile knows.
+    """
+    from perfkit.profiles import load_gpu
+
+    wanted = load_gpu(gpu) if gpu != "auto" else None
+    if os.environ.get(WORKER_MODE) == "fake":
+        profile = wanted or load_gpu(DEFAULT_GPU)
+        return "measure", "fake", {"key": profile.key, "name": f"pretended {profile.name}", "uuid": "FAKE-0"}
+    here = usable_gpu()
+    if here is not None and (wanted is None or wanted.key == here["key"]):
+        return "measure", "cuda", here
+    profile = wanted or load_gpu(DEFAULT_GPU)
+    if wanted is None:
+        _note(f"no usable GPU here (perfkit doctor says why): predicting for {profile.name}; --gpu KEY for another")
+    else:
+        what = f"this machine has {here['name']}" if here is not None else "there is no usable GPU here"
+        _note(f"{what}: predicting for {profile.name}")
+    return "predict", "interpret", {"key": profile.key, "name": profile.name}
+
+
+def make_sweep(model: str | None, gpu: str, *, timeout: float, seed: int, flags: Mapping[str, Any]) -> Sweep:
+    """Return the sweep that the flags describe; nothing is created on disk.
+
+    Raises:
+        InputError: names the flag, the value and what is allowed.
+    """
+    from perfkit.profiles import load_model
+    from perfkit.profiles import to_dict as profile_dict
+
+    if model is None:
+        raise InputError("is missing", field="--model", allowed="a key of `perfkit list models`, or a config.json")
+    profile = load_model(model)
+    spec = parse_spec(**flags, model_state_dtype=profile.state_dtype)
+    groups = build_groups(profile.shape, spec)
+    mode, worker_mode, facts = choose_gpu(gpu)
+    settings = {**SETTINGS, "seed": seed, "self_check": spec.self_check}
+    return Sweep(mode, worker_mode, profile_dict(profile), facts, tuple(groups), settings, timeout)  # type: ignore[arg-type]
+
+
+def show_plan(plan: Sweep, *, as_json: bool) -> int:
+    """Print what would run: groups, cases, memory and a rough time."""
+    groups: list[dict[str, Any]] = [
+        {
+            "group_id": group.group_id,
+            "cases": [
+                {"case_id": case.id, "case": label(case), "memory_bytes": case_memory(case)} for case in group.cases
+            ],
+            "skipped": [{"case_id": case.id, "case": label(case), "reason": reason} for case, reason in group.skipped],
+        }
+        for group in plan.groups
+    ]
+    cases = [case for group in groups for case in group["cases"]]
+    methods = {case.method for case in plan.cases.values()}
+    seconds = len(cases) * CASE_S if plan.mode == "measure" else len(methods) * CHECK_S
+    skipped = sum(len(group["skipped"]) for group in groups)
+    if as_json:
+        print_json({"mode": plan.mode, "model": plan.model["key"], "gpu": plan.gpu, "n_groups": len(groups),
+                    "n_cases": len(cases), "n_skipped": skipped, "estimate_s": seconds, "groups": groups})  # fmt: skip
+        return ExitCode.OK
+    rows = [[g["group_id"], c["case"], f"{c['memory_bytes'] / 1e9:.3f}", ""] for g in groups for c in g["cases"]]
+    rows += [[g["group_id"], c["case"], "-", f"skipped: {c['reason']}"] for g in groups for c in g["skipped"]]
+    print_table(["group", "case", "GB", "note"], rows)
+    verb = "measure on" if plan.mode == "measure" else "predict for"
+    print(f"{len(cases)} cases in {len(groups)} groups, {skipped} skipped: {verb} {plan.gpu.get('name')}, "
+          f"about {duration(seconds)}")  # fmt: skip
+    return ExitCode.OK
+
+
+# -- run -------------------------------------------------------------------------------------------------------------
+
+
+def start(plan: Sweep, out: Path | None, *, max_time: float | None, as_json: bool) -> int:
+    """Run a new sweep in a new folder."""
+    gpu = plan.gpu.get("key") or plan.gpu.get("name") or "gpu"
+    run_dir = results.prepare_run_dir(out or results.default_run_dir(str(plan.model["key"]), str(gpu)))
+    manifest = plan.manifest()
+    results.write_manifest(run_dir, manifest)
+    return _run(plan, manifest, run_dir, max_time, as_json)
+
+
+def resume(run_dir: Path, *, max_time: float | None, as_json: bool) -> int:
+    """Go on with a run; everything comes from its manifest.
+
+    Raises:
+        InputError: not a run, a damaged journal, or a GPU other than the one that it was measured on.
+    """
+    plan, manifest = from_manifest(run_dir)
+    results.Journal(run_dir / "cases.jsonl").read()  # a damaged journal is refused before anything changes
+    if plan.worker_mode == "cuda":
+        here = usable_gpu()
+        if here is None or here.get("uuid") != plan.gpu.get("uuid"):
+            raise InputError(f"was measured on {plan.gpu.get('uuid')}; here is {here and here.get('uuid')}",
+                             file=run_dir / "manifest.json", field="gpu.uuid")  # fmt: skip
+    return _run(plan, {**manifest, "resumed": results.utc_now(), "ended": None}, run_dir, max_time, as_json)
+
+
+def _run(plan: Sweep, manifest: Mapping[str, Any], run_dir: Path, max_time: float | None, as_json: bool) -> int:
+    progress = make_progress()
+    stop_at = time.monotonic() + max_time if max_time is not None else None
+    extra: list[dict[str, Any]] = []
+    with signals_as_interrupts(), results.writing(run_dir):
+        try:
+            results.discard_frame(run_dir)
+            manifest = {**manifest, **_execute(plan, run_dir, progress, stop_at, extra)}
+            rows = finish(plan, run_dir, extra)
+        except (Interrupted, OutOfTime) as error:
+            progress.close()
+            raise type(error)(f"{error}; {_left(plan, run_dir)}; go on with: {resume_command(run_dir)}") from None
+        report, summary = _conclude(plan, manifest, run_dir, rows)
+    own = [row["status"] for row in rows if row["source"] != "recorded"]
+    if as_json:
+        print_json({"run_dir": run_dir, "report": report, "summary": summary, "rows": rows})
+    else:
+        print("\n".join(summary["lines"]))
+    return results.exit_code(own)
+
+
+def _execute(
+    plan: Sweep, run_dir: Path, progress: Progress, stop_at: float | None, extra: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Run the cases; return what the manifest learns from it."""
+    if plan.mode == "measure":
+        from perfkit.device import gpu_lock
+
+        # One run times a GPU at a time. The worker must not take this lock again.
+        with gpu_lock(str(plan.gpu["uuid"])) if plan.worker_mode == "cuda" else nullcontext():
+            worker = measure(plan, run_dir, progress, stop_at)
+        return {"worker": worker} if worker else {}
+    from perfkit import predict
+
+    checks = predict.predict_all(plan, run_dir, progress, stop_at)
+    for line in predict.failed_checks(checks):
+        _note(f"check: {line}")
+    extra += predict.recorded_rows(plan)
+    return {}
+
+
+def _left(plan: Sweep, run_dir: Path) -> str:
+    records = results.Journal(run_dir / "cases.jsonl").read()
+    return f"{len(finished_groups(plan, records))} of {len(plan.groups)} groups are done"
+
+
+def _conclude(
+    plan: Sweep, manifest: Mapping[str, Any], run_dir: Path, rows: Sequence[dict[str, Any]]
+) -> tuple[Path | None, dict[str, Any]]:
+    """Write manifest and report; return the report's path and the summary with the last lines."""
+    from perfkit import summary as summaries
+
+    found = summaries.summarize(rows, plan.cases, plan.profile, plan.roofs)
+    results.write_manifest(run_dir, {**manifest, "ended": results.utc_now(), "statuses": found["statuses"],
+                                     "aa_floor": found["aa_floor"]})  # fmt: skip
+    report = _report(run_dir)
+    clocks = [row["sm_clock_mhz"] for row in rows if row.get("sm_clock_mhz") and row["source"] == "measured"]
+    gpu = {**plan.gpu, "sm_clock_mhz": median(clocks) if clocks else None}  # the driver's was that of an idle GPU
+    lines = summaries.lines(found, gpu, plan.roofs)
+    steps = [f"report {report}" if report is not None else f"rows {run_dir}/results.csv"]
+    if any(status in results.INCOMPLETE for status in found["statuses"]):
+        steps.append(f"resume {resume_command(run_dir)}")
+    if plan.mode == "predict":
+        steps.append(f"measure: the same command where there is {plan.gpu.get('name')}")
+    lines.append(f"{'next':<9} " + "   ·   ".join(steps))
+    return report, {**summaries.plain(found), "lines": lines}
+
+
+def _report(run_dir: Path) -> Path | None:
+    from perfkit.reports import build_report
+
+    try:
+        return build_report([run_dir], run_dir / "report.html")
+    except Exception as error:  # the rows are safe; a page can be made later
+        _note(f"no report: {type(error).__name__}: {error}; perfkit report {run_dir} tries again")
+        return None

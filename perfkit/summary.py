@@ -1,0 +1,346 @@
+"""The last lines of a sweep, every figure computed from its rows; and the same as data for ``--json``."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from perfkit.derive import WINDOWS, Row, alias, is_control, window_cost
+from perfkit.method import Case
+
+if TYPE_CHECKING:
+    from perfkit.profiles import Gpu
+    from perfkit.roofline import Roofs
+
+#: Groups whose best line is shown; the other groups are counted.
+MAX_LINES = 12
+#: The batch that windows and controls are quoted at, if the sweep has it; else its largest.
+REFERENCE_BATCH = 256
+
+
+def summarize(rows: Sequence[Row], cases: Mapping[str, Case], gpu: Gpu | None, roofs: Roofs | None) -> dict[str, Any]:
+    """Return what the rows of a sweep come to: counts, the best of each group, the best window, the model's errors.
+
+    Args:
+        rows: finished rows of :func:`perfkit.derive.derive`; of a prediction also the recorded ones.
+        cases: the cases of the rows that are of this run, by id.
+        gpu: the profile that times were predicted with, if there is one.
+        roofs: of that GPU.
+    """
+    own = [row for row in rows if row["source"] != "recorded"]
+    recorded = [row for row in rows if row["source"] == "recorded"]
+    control = _control(own)
+    return {
+        "source": own[0]["source"] if own else None,
+        "total": len(own),
+        "statuses": _statuses(own),
+        "reasons": _reasons(own),
+        "throttled_samples": int(sum(row.get("n_throttled") or 0 for row in own)),
+        "checked": sorted({row["checked"] for row in own if row["status"] != "skipped"}),
+        "l2_states": sorted({row["l2_state"] for row in own if row.get("l2_state")}),
+        "aa_floor": aa_floor(own),
+        "best": best_rows(own),
+        "recorded": len(recorded),
+        "recorded_best": best_rows(recorded),
+        "control": control,
+        "best_window": best_window(own, cases, gpu, roofs),
+        "model": model_errors(own if own and own[0]["source"] == "measured" else recorded),
+        "break_even": break_even(own),
+    }
+
+
+def _statuses(rows: Sequence[Row]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["status"]] = counts.get(row["status"], 0) + 1
+    return counts
+
+
+def _reasons(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the first reason of each status that is not ok."""
+    found: dict[str, str] = {}
+    for row in rows:
+        if row["status"] != "ok" and row.get("reason"):
+            found.setdefault(row["status"], str(row["reason"]))
+    return found
+
+
+def _timed(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["status"] == "ok" and row.get("time_us")]
+
+
+def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["group_id"], []).append(row)
+    return groups
+
+
+def aa_floor(rows: Sequence[Row]) -> float | None:
+    """Return the largest relative difference between two series of the same method: no gain below it means anything."""
+    found = [abs(row["aa_difference"]) for row in rows if row.get("aa_difference") is not None]
+    for group in _groups(_timed(rows)).values():
+        named = {alias(row): row["time_us"] for row in group if alias(row)}
+        if {"A", "B"} <= set(named):
+            found.append(abs(named["B"] / named["A"] - 1))
+    return max(found, default=None)
+
+
+def best_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return of each group the row that is fastest per committed token, the control left out if there is another."""
+    found = []
+    for group in _groups(_timed(rows)).values():
+        others = [row for row in group if not is_control(row) and not alias(row)]
+        found.append(min(others or group, key=lambda row: row["time_us"] / row["accepted"]))
+    return found
+
+
+def _reference(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of one group that figures are quoted at."""
+    groups = list(_groups(_timed(rows)).values())
+    if not groups:
+        return []
+    return max(groups, key=lambda group: (len(group) > 1, group[0]["batch"] == REFERENCE_BATCH, group[0]["batch"]))
+
+
+def _control(rows: Sequence[Row]) -> dict[str, Any] | None:
+    for row in _reference(rows):
+        if is_control(row):
+            return {name: row.get(name) for name in ("method", "batch", "time_us", "time_default_us", "launch_config")}
+    return None
+
+
+def best_window(
+    rows: Sequence[Row], cases: Mapping[str, Case], gpu: Gpu | None, roofs: Roofs | None
+) -> dict[str, Any] | None:
+    """Return the best window at the reference group: among the sweep's, by the exact model, and by Eq. 16.
+
+    ``cost`` is what Eq. 16's window, rounded, costs more than the exact model's best, by the model.
+    """
+    from perfkit import roofline
+    from perfkit.shape import DTYPE_BYTES
+
+    windowed = [row for row in _reference(rows) if row.get("window") is not None]
+    if not windowed:
+        return None
+    best = min(windowed, key=lambda row: row["time_us"] / row["accepted"])
+    tried = sorted({row["window"] for row in windowed if row["method"] == best["method"]})
+    result: dict[str, Any] = {"batch": best["batch"], "method": best["method"], "tried": tried,
+                              "window": best["window"] if len(tried) > 1 else None, "source": best["source"],
+                              "model": None, "eq16": None, "cost": None}  # fmt: skip
+    case = cases.get(best["case_id"])
+    if case is None or case.shape.family == "kda":
+        return result
+    record = roofline.record_bytes(case.shape, DTYPE_BYTES[case.input_dtype])
+    result["eq16"] = float(roofline.l_star(case.shape, case.draft_len, best["accepted"], record,
+                                           DTYPE_BYTES[case.state_dtype]))  # fmt: skip
+    if gpu is None or roofs is None:
+        return result
+    candidates = np.array([window for window in WINDOWS if window >= case.draft_len])
+    try:
+        cost = window_cost(case, gpu, roofs)
+        result["model"] = roofline.best_window(cost, candidates)
+        rounded = min(max(round(result["eq16"]), case.draft_len, 1), WINDOWS[-1])
+        result["cost"] = roofline.off_cost(cost, rounded, candidates)
+    except Exception:  # a plug-in's byte model that does not take arrays
+        return result
+    return result
+
+
+def model_errors(rows: Sequence[Row]) -> dict[str, Any] | None:
+    """Return how far predictions are from times of real runs: median and 95th percentile of |error|, the worst row."""
+    errors = [(row["prediction_error"], row) for row in _timed(rows) if row.get("prediction_error") is not None]
+    if not errors:
+        return None
+    sizes = np.abs([error for error, _ in errors])
+    worst, row = max(errors, key=lambda item: abs(item[0]))
+    return {"n": len(errors), "median": float(np.median(sizes)), "p95": float(np.quantile(sizes, 0.95)),
+            "worst": worst, "worst_batch": row["batch"], "worst_case": row["case_id"],
+            "source": row["source"]}  # fmt: skip
+
+
+def break_even(rows: Sequence[Row]) -> dict[str, Any] | None:
+    """Return the batch from which the best method is faster than its control, with its interval.
+
+    None unless one series of at least two batches is there; with several dtypes or drafts, the one with the most.
+    """
+    from perfkit import stats
+
+    series: dict[tuple[Any, ...], list[Row]] = {}
+    for row in best_rows(rows):
+        if row.get("speedup") and not is_control(row):
+            key = tuple(row[name] for name in ("draft_len", "acceptance", "input_dtype", "state_dtype", "n_layers"))
+            series.setdefault(key, []).append(row)
+    points = max(series.values(), key=len, default=[])
+    if len({row["batch"] for row in points}) < 2 or len({row["batch"] for row in points}) != len(points):
+        return None
+    controls = {row["group_id"]: row for row in _timed(rows) if is_control(row)}
+    bounds = [_speedup_bounds(row, controls.get(row["group_id"])) for row in points]
+    found = stats.break_even([row["batch"] for row in points], [row["speedup"] for row in points],
+                             [low for low, _ in bounds], [high for _, high in bounds])  # fmt: skip
+    return {"batch": found.batch, "lo": found.lo, "hi": found.hi, "at_most": found.at_most,
+            "smallest": min(row["batch"] for row in points),
+            "largest": max(row["batch"] for row in points)}  # fmt: skip
+
+
+def _speedup_bounds(row: Row, control: Row | None) -> tuple[float, float]:
+    """Return the speedup's interval: paired by round where the worker gave it, else from both times' intervals."""
+    value = row["speedup"]
+    if row.get("speedup_lo") and row.get("speedup_hi"):
+        return row["speedup_lo"], row["speedup_hi"]
+    if row["source"] == "predicted" or control is None:
+        return value, value  # both times err together
+    width = math.hypot(_relative(row), _relative(control))
+    return value / (1 + width), value * (1 + width)
+
+
+def _relative(row: Row) -> float:
+    low, high = row.get("time_us_lo"), row.get("time_us_hi")
+    return (high - low) / 2 / row["time_us"] if low and high else 0.0
+
+
+# -- text ------------------------------------------------------------------------------------------------------------
+
+
+def us(value: float | None) -> str:
+    """Return a time without a unit, three digits at least: 4.62, 38.1, 302."""
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def case_text(row: Mapping[str, Any]) -> str:
+    """Return which case a row is: ``B256 L16 replay``, with what differs from a plain FP32 decode."""
+    method = str(row["method"]).rsplit("/", 1)[-1]
+    parts = [f"B{row['batch']}", f"T{row['draft_len']}" if row["draft_len"] > 1 else "",
+             f"L{row['window']}" if row.get("window") is not None else "", method,
+             "" if row["state_dtype"] == "float32" else row["state_dtype"]]  # fmt: skip
+    return " ".join(part for part in parts if part)
+
+
+def result_line(row: Mapping[str, Any]) -> str:
+    """Return a row's result: time and interval, speedup, share of the roof, limit; ``~`` marks a predicted time."""
+    mark = "~" if row["source"] == "predicted" else " "
+    parts = [f"{case_text(row):<22} {mark}{us(row['time_us'])} us"]
+    if row.get("time_us_lo") and row.get("time_us_hi"):
+        parts.append(f"[{us(row['time_us_lo'])},{us(row['time_us_hi'])}]")
+    if row.get("speedup"):
+        parts.append(f" {row['speedup']:.2f}x")
+    if row.get("roof_fraction"):
+        flag = " (above its roof)" if row["roof_fraction"] > 1 else ""
+        parts.append(f" {row['roof_fraction']:.0%} roof{flag}")
+    if row.get("limit"):
+        parts.append(f" {row['limit']}")
+    return " ".join(parts)
+
+
+def counts_line(summary: Mapping[str, Any]) -> str:
+    """Return how many cases ended how, with the first reason of each failure, and the A/A floor."""
+    counts, reasons = summary["statuses"], summary["reasons"]
+    parts = [f"{counts.get('ok', 0)}/{summary['total']} ok"]
+    for status, count in counts.items():
+        if status != "ok":
+            reason = reasons.get(status)
+            parts.append(f"{count} {status}" + (f" ({reason[:120]})" if reason else ""))
+    text = ", ".join(parts)
+    if summary["source"] == "measured":
+        text += f"; {summary['throttled_samples']} samples throttled"
+    if summary["aa_floor"] is not None:
+        text += f"; A/A floor {summary['aa_floor']:.1%}"
+    return text
+
+
+def _window_line(found: Mapping[str, Any]) -> str | None:
+    parts = []
+    if found["window"] is not None:
+        parts.append(f"{found['source']} {found['window']} of {', '.join(map(str, found['tried']))}")
+    if found["model"] is not None:
+        parts.append(f"exact model {found['model']}")
+    if found["eq16"] is not None:
+        cost = f" (would cost {found['cost']:.1%})" if found["cost"] is not None else ""
+        parts.append(f"Eq. 16 {found['eq16']:.1f}{cost}")
+    return f"{', '.join(parts)}; at B={found['batch']}" if parts else None
+
+
+def _break_even_text(found: Mapping[str, Any]) -> str:
+    if found["at_most"]:
+        return f"at most {found['smallest']}: faster at every batch tried"
+    if found["batch"] is None:
+        return f"none up to {found['largest']}: no batch gains for sure"
+    high = "?" if found["hi"] is None else f"{found['hi']:.3g}"
+    low = "?" if found["lo"] is None else f"{found['lo']:.3g}"
+    return f"batch {found['batch']:.3g}" + ("" if low == high else f" [{low},{high}]")
+
+
+def _control_text(control: Mapping[str, Any], source: str) -> str:
+    tuned = "tuned " if control.get("time_default_us") else ""
+    mark = "~" if source == "predicted" else ""
+    text = f"{tuned}{control['method']} {mark}{us(control['time_us'])} us at B={control['batch']}"
+    if control.get("time_default_us"):
+        text += f"; default configuration {us(control['time_default_us'])} us"
+    return text
+
+
+def device_text(gpu: Mapping[str, Any], l2_states: Sequence[str]) -> str:
+    """Return the GPU as the line ``MEASURED`` names it: name, UUID, driver, SM clock, state of L2."""
+    parts = [str(gpu.get("name") or gpu.get("key"))]
+    if gpu.get("uuid"):
+        uuid = str(gpu["uuid"])
+        parts[0] += f" {uuid[:8]}" if uuid.startswith("GPU-") else f" {uuid[:12]}"
+    if gpu.get("driver"):
+        parts.append(f"driver {str(gpu['driver']).split('.')[0]}")
+    if gpu.get("sm_clock_mhz"):
+        parts.append(f"SM {gpu['sm_clock_mhz']:.0f} MHz")
+    if l2_states:
+        parts.append(f"{' and '.join(l2_states)} L2")
+    return ", ".join(parts)
+
+
+def lines(summary: Mapping[str, Any], gpu: Mapping[str, Any], roofs: Roofs | None) -> list[str]:
+    """Return the last lines of a sweep, without the one that says what to do next."""
+    best = summary["best"]
+    chosen = best if len(best) <= MAX_LINES else sorted(best, key=lambda row: row["batch"])[-MAX_LINES:]
+    out = [result_line(row) for row in chosen]
+    if len(chosen) < len(best):
+        out.append(f"… {len(best) - len(chosen)} more groups in results.csv")
+    recorded = summary["recorded_best"]
+    if recorded:
+        out += ["recorded:", *(result_line(row) for row in recorded[-MAX_LINES:])]
+    out.append(counts_line(summary))
+
+    def say(name: str, text: str | None) -> None:
+        if text:
+            out.append(f"{name:<9} {text}")
+
+    if summary["source"] == "measured":
+        say("MEASURED", device_text(gpu, summary["l2_states"]))
+    elif summary["source"] == "predicted":
+        kind = f"{roofs.source} roofs" if roofs is not None else "no roofs"
+        kernels = "kernels checked in the interpreter" if "interpreter" in summary["checked"] else "kernels not checked"
+        say("PREDICTED", f"{gpu.get('name') or gpu.get('key')}: nothing was timed here; bytes over {kind}; {kernels}")
+    if summary["recorded"]:
+        say("RECORDED", f"{summary['recorded']} shipped rows of this model and GPU stand beside them")
+    if summary["control"]:
+        say("control", _control_text(summary["control"], str(summary["source"])))
+    if summary["best_window"]:
+        say("best L", _window_line(summary["best_window"]))
+    if summary["model"]:
+        found = summary["model"]
+        kind = "" if found["source"] == "measured" else " against the recorded rows"
+        say("model", f"median error {found['median']:.1%}, p95 {found['p95']:.0%}, worst B={found['worst_batch']} "
+                     f"({found['worst']:+.0%}){kind}")  # fmt: skip
+    if summary["break_even"]:
+        say("break-even", _break_even_text(summary["break_even"]))
+    return out
+
+
+def plain(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary for ``--json``: rows by their case_id."""
+    data = dict(summary)
+    for name in ("best", "recorded_best"):
+        data[name] = [row["case_id"] for row in summary[name]]
+    return json.loads(json.dumps(data))  # type: ignore[no-any-return]
