@@ -1,0 +1,177 @@
+"""What a report says before its figures: what was run, on what, how to run it again, and what to be careful about."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from perfkit.reports import select
+from perfkit.reports.text import count, integer, is_missing, join, method_text, percent
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Fewer samples than this carry no interval worth the name.
+FEW_SAMPLES = 10
+_PLACES = ("gpu", "device", "gpu_info", "device_info", "worker", "info", "clocks", "nvml")
+
+
+def lookup(manifest: Mapping[str, Any], *names: str) -> Any:
+    """Return the first of ``names`` that the manifest or one of its parts about the device holds, else None."""
+    parts = [manifest, *(manifest[place] for place in _PLACES if isinstance(manifest.get(place), Mapping))]
+    parts += [part["clocks"] for part in parts if isinstance(part.get("clocks"), Mapping)]
+    for name in names:
+        for part in parts:
+            value = part.get(name)
+            if value is not None and not isinstance(value, (Mapping, list)) and value != "":
+                return value
+    return None
+
+
+def command(manifest: Mapping[str, Any]) -> str | None:
+    """Return the command line of a run, ready for a shell."""
+    argv = manifest.get("argv")
+    if not isinstance(argv, list) or not argv:
+        return None
+    words = [str(word) for word in argv]
+    first = PurePath(words[0])
+    words[0] = "perfkit" if first.name == "__main__.py" else first.name
+    return shlex.join(words)
+
+
+def facts(frame: pd.DataFrame, manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return (name, value) pairs about one run; what neither the rows nor the manifest say is left out."""
+    data = select.prepare(frame)
+    packages = manifest.get("packages")
+    packages = packages if isinstance(packages, Mapping) else {}
+    sm = lookup(manifest, "sm_clock_mhz", "clock_sm_mhz", "clocks_sm_mhz", "sm_mhz", "graphics_clock_mhz", "sm")
+    memory = lookup(manifest, "mem_clock_mhz", "memory_clock_mhz", "clock_mem_mhz", "mem_mhz", "memory_mhz", "mem")
+    clocks = [
+        f"SM {integer(sm)} MHz" if _is_number(sm) else "",
+        f"memory {integer(memory)} MHz" if _is_number(memory) else "",
+    ]
+    git = manifest.get("git")
+    revision = git.get("revision") if isinstance(git, Mapping) else manifest.get("git_revision")
+    modified = " (modified)" if isinstance(git, Mapping) and git.get("modified") else ""
+    controls = data[select.is_baseline(data)]
+    pairs = [
+        ("Model", _values(data, "model")),
+        ("GPU", _gpu(data, manifest)),
+        ("Driver", _text(lookup(manifest, "driver", "driver_version"))),
+        ("Clocks", ", ".join(filter(None, clocks))),
+        ("State dtype", _values(data, "state_dtype")),
+        ("Input dtype", _values(data, "input_dtype")),
+        ("L2", _values(data, "l2_state")),
+        ("Baseline", _baseline(controls)),
+        ("Evidence", _evidence(data)),
+        ("Cases", statuses(data)),
+        ("Started", _text(manifest.get("started") or manifest.get("start"))),
+        ("Revision", f"{str(revision)[:12]}{modified}" if revision else ""),
+        ("Versions", ", ".join(f"{n} {packages[n]}" for n in ("perfkit", "torch", "triton") if packages.get(n))),
+    ]
+    return [(name, value) for name, value in pairs if value]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not is_missing(value)
+
+
+def _text(value: Any) -> str:
+    return "" if is_missing(value) and not isinstance(value, str) else str(value)
+
+
+def _values(data: pd.DataFrame, name: str) -> str:
+    return join(dict.fromkeys(str(value) for value in data[name].dropna()))
+
+
+def _gpu(data: pd.DataFrame, manifest: Mapping[str, Any]) -> str:
+    keys = _values(data, "gpu")
+    name = lookup(manifest, "gpu_name", "nvml_name") or lookup({"gpu": manifest.get("gpu")}, "name")
+    uuid = lookup(manifest, "gpu_uuid", "uuid")
+    text = f"{name} ({keys})" if name and keys and str(name) != keys else str(name or keys)
+    return f"{text}, {uuid}" if uuid else text
+
+
+def _baseline(controls: pd.DataFrame) -> str:
+    methods = join(dict.fromkeys(controls["method"]))
+    if not methods:
+        return "none in these rows"
+    configs = list(dict.fromkeys(controls["launch_config"].dropna()))
+    shown = configs[0] if len(configs) == 1 else f"{len(configs)} launch configurations"
+    return f"{methods} of the same group" + (f", {shown}" if configs else "")
+
+
+def _evidence(data: pd.DataFrame) -> str:
+    ok = data[data["status"].eq("ok")]
+    return join(f"{n:,} {source}" for source in select.SOURCES if (n := int(ok["source"].eq(source).sum())))
+
+
+def statuses(data: pd.DataFrame) -> str:
+    """Count cases by status: ``47 ok, 1 oom``; the worst never hidden behind a total."""
+    counts = data["status"].value_counts()
+    order = ["ok", *(name for name in counts.index if name != "ok")]
+    return ", ".join(f"{int(counts[name]):,} {name}" for name in order if name in counts) or "none"
+
+
+def warnings(frame: pd.DataFrame, manifest: Mapping[str, Any] | None = None) -> list[str]:
+    """Return what a reader must know before trusting the numbers, one sentence each; the gravest first."""
+    data = select.prepare(frame)
+    manifest = manifest or {}
+    result = []
+    if not len(data):
+        return ["The run has no rows."]
+    bad = data[data["status"].ne("ok")]
+    for status, rows in bad.groupby("status", sort=False):
+        reasons = list(dict.fromkeys(str(reason) for reason in rows["reason"].dropna()))
+        shown = "; ".join(reasons[:3]) + (f"; {count(len(reasons) - 3, 'more reason')}" if len(reasons) > 3 else "")
+        result.append(f"{count(len(rows), 'case')} ended as {status}" + (f": {shown}" if shown else "") + ".")
+    result.sort(key=lambda text: " incorrect" not in text)
+    ok = data[data["status"].eq("ok")]
+    timed = ok[ok["us"].notna()]
+    measured, recorded = timed[timed["source"].eq("measured")], timed[timed["source"].eq("recorded")]
+    predicted = ok[ok["model_us"].notna()]
+    if len(predicted) and not len(timed):
+        result.append("Nothing was timed: every time in this report is predicted from bytes.")
+    elif len(recorded) and not len(measured):
+        result.append("Nothing was timed in this run: recorded times were measured earlier and shipped with perfkit.")
+    loose = predicted[predicted["roof_source"].eq("datasheet")]
+    if len(loose):
+        result.append(
+            f"Uncalibrated: {count(len(loose), 'prediction uses', 'predictions use')} the datasheet's bandwidth, "
+            "which no kernel reaches."
+        )
+    bare = predicted[predicted["model_lo"].isna() | predicted["model_hi"].isna()]
+    if len(bare):
+        result.append(f"{count(len(bare), 'prediction has', 'predictions have')} no interval.")
+    above = ok[ok["roof_fraction"].gt(1)]
+    if len(above):
+        worst = select.row_at(above, "roof_fraction", largest=True)
+        result.append(
+            f"Above the roof: {count(len(above), 'case')}, up to {percent(worst['roof_fraction'], 0)} "
+            f"({method_text(worst['method'], worst['window'])}, B = {integer(worst['batch'])}): the roof or the count "
+            "of bytes is wrong, or data came from a cache."
+        )
+    hot = data[data["n_throttled"].gt(0)]
+    if len(hot):
+        result.append(
+            f"Throttled: {count(int(hot['n_throttled'].sum()), 'sample')} in {count(len(hot), 'case')} were taken "
+            "while the clocks were held down, and dropped."
+        )
+    few = timed[timed["n_samples"].lt(FEW_SAMPLES)]
+    if len(few):
+        result.append(f"Few samples: {count(len(few), 'case')} with fewer than {FEW_SAMPLES}.")
+    early = measured[measured["stop_reason"].isin(("max_samples", "max_time"))]
+    if len(early):
+        result.append(f"{count(len(early), 'case')} stopped at a limit before the interval was narrow enough.")
+    unchecked = measured[measured["checked"].eq("no")]
+    if len(unchecked):
+        result.append(f"{count(len(unchecked), 'measured case')} not checked against the oracle.")
+    planned = manifest.get("case_ids")
+    if isinstance(planned, list) and len(set(planned)) > data["case_id"].nunique():
+        missing = len(set(planned) - set(data["case_id"]))
+        result.append(
+            f"Unfinished run: {count(missing, 'case')} of {count(len(set(planned)), 'case')} did not run yet."
+        )
+    return result

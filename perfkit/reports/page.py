@@ -1,0 +1,245 @@
+"""Figures, sentences and the table become one HTML file that needs no network and no other file."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfkit.errors import InputError
+from perfkit.reports import figures, findings, header, select, table, text, theme
+from perfkit.reports.figures import base
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: A section draws the figures of so many workloads; the table has the rows of all, and the page says so.
+MAX_WORKLOADS = 8
+_FIGURES = (
+    ("batch-time", figures.batch_time),
+    ("batch-speedup", figures.batch_speedup),
+    ("batch-roof", figures.batch_roof),
+    ("window-sweep", figures.window_sweep),
+    ("roofline", figures.roofline),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: its name in the report, its rows, its manifest."""
+
+    name: str
+    frame: pd.DataFrame
+    manifest: Mapping[str, Any]
+
+
+def build_report(run_dirs: list[Path], out: Path) -> Path:
+    """Write the report of some runs to ``out``; see :func:`perfkit.reports.build_report`."""
+    check_writable(out)
+    return write_page(render([load(path) for path in run_dirs]), out)
+
+
+def load(path: Path) -> Run:
+    """Read a run folder, or one file of results without a manifest.
+
+    Raises:
+        InputError: there are no results, or they have another schema version.
+    """
+    from perfkit.results import load_run, read_manifest
+
+    frame = load_run(path)
+    manifest = read_manifest(path) if (path / "manifest.json").is_file() else {}
+    return Run(path.resolve().name, frame, manifest)
+
+
+def check_writable(out: Path) -> None:
+    """Refuse a place where no file can be written, before any work is done.
+
+    Raises:
+        InputError: a folder, a parent that is missing, or no permission.
+    """
+    if out.is_dir():
+        raise InputError("is a folder", field="--out", value=str(out), allowed="a file name")
+    folder = out.absolute().parent
+    if not folder.is_dir():
+        raise InputError("its folder does not exist", field="--out", value=str(out))
+    if out.exists() and not os.access(out, os.W_OK):
+        raise InputError("cannot be written", field="--out", value=str(out))
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", field="--out", value=str(out)) from error
+
+
+def write_page(page: str, out: Path) -> Path:
+    """Write a page in one step, so that a reader never sees half of it.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    part = out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        part.write_text(page, encoding="utf-8")
+        part.replace(out)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise InputError(f"cannot be written: {error.strerror}", field="--out", value=str(out)) from error
+    return out
+
+
+def merged(runs: Sequence[Run]) -> pd.DataFrame:
+    """Join the rows of runs; of several, a column ``run`` names each row's."""
+    import pandas as pd
+
+    if len(runs) == 1:
+        return runs[0].frame
+    names = _distinct([run.name for run in runs])
+    return pd.concat([run.frame.assign(run=name) for run, name in zip(runs, names, strict=True)], ignore_index=True)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Number names that appear more than once."""
+    return [
+        name if names.count(name) == 1 else f"{name} ({names[: i + 1].count(name)})" for i, name in enumerate(names)
+    ]
+
+
+def answers(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return the answer of each section and workload as plain data: what the page's first screen says."""
+    frame = select.prepare(merged(runs))
+    floor = _floor(runs)
+    return [
+        {"model": model, "gpu": gpu, "workload": workload or None} | _answer_data(findings.answer(rows, floor))
+        for model, gpu, part in select.sections(frame)
+        for workload, rows in select.workloads(part)
+    ]
+
+
+def _answer_data(said: findings.Answer) -> dict[str, Any]:
+    names = ("verdict", "headline", "advice", "source", "baseline", "method", "window", "batch", "time_us", "gain",
+             "gain_lo", "gain_hi", "aa_floor")  # fmt: skip
+    even = said.break_even
+    return {name: getattr(said, name) for name in names} | {
+        "break_even": None if even is None else {"batch": even.estimate, "lo": even.lo, "hi": even.hi}
+    }
+
+
+def _floor(runs: Sequence[Run]) -> float | None:
+    """Return the largest A/A noise floor that the manifests state."""
+    floors = [value for run in runs if isinstance(value := run.manifest.get("aa_floor"), (int, float))]
+    return max((float(value) for value in floors if not text.is_missing(value)), default=None)
+
+
+def render(runs: Sequence[Run]) -> str:
+    """Return the page as HTML."""
+    import jinja2
+
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True,
+                                     undefined=jinja2.StrictUndefined)  # fmt: skip
+    environment.filters["tied"] = tied
+    frame = merged(runs)
+    data = select.prepare(frame)
+    drawn: dict[str, Any] = {}
+    floor = _floor(runs)
+    sections = [_section(i, *part, floor, drawn) for i, part in enumerate(select.sections(data))]
+    names = _distinct([run.name for run in runs])
+    context = {
+        "title": _title(data),
+        "lead": findings.nothing(data) if not sections else None,
+        "sections": sections,
+        "runs": [
+            {"name": name, "facts": header.facts(run.frame, run.manifest), "command": header.command(run.manifest),
+             "warnings": header.warnings(run.frame, run.manifest)}
+            for name, run in zip(names, runs, strict=True)
+        ],
+        "rows": text.count(len(data), "row"),
+        "columns": text.count(len(frame.columns), "column"),
+        "built": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "version": importlib.import_module("perfkit").__version__,
+        "css": _asset("page.css"),
+        "script": _asset("page.js"),
+        "plotly": importlib.import_module("plotly.offline").get_plotlyjs() if drawn else "",
+        "figures_json": script_json(drawn),
+        "table_json": script_json(table.table_data(frame)),
+        "twins_json": script_json(theme.dark_twins()),
+    }  # fmt: skip
+    return environment.from_string(_asset("page.html.j2")).render(context)
+
+
+def tied(words: str) -> str:
+    """Keep ``B = 256``, ``311 µs`` and ``0.3 %`` on one line."""
+    return words.replace(" = ", "\u00a0=\u00a0").replace(" µs", "\u00a0µs").replace(" %", "\u00a0%")
+
+
+def _title(data: pd.DataFrame) -> str:
+    places = [f"{model} on {gpu}" for model, gpu, _ in select.sections(data)]
+    shown = places if len(places) <= 3 else [*places[:2], f"{len(places) - 2} more"]
+    return text.join(shown) or "empty run"
+
+
+def _section(index: int, model: str, gpu: str, rows: pd.DataFrame, floor: float | None, drawn: dict[str, Any]) -> Any:
+    """Return what the template needs about one model on one GPU; its figures are added to ``drawn``."""
+    parts = list(select.workloads(rows))
+    shown = []
+    for j, (workload, part) in enumerate(parts[:MAX_WORKLOADS]):
+        said = findings.answer(part, floor)
+        entries = [] if said.verdict == "nothing" else [
+            _figure(f"s{index}-w{j}-{name}", build(part), drawn) for name, build in _FIGURES
+        ]  # fmt: skip
+        shown.append({"workload": workload, "answer": said, "cards": _cards(said), "figures": entries})
+    return {"id": f"section-{index}", "model": model, "gpu": gpu, "parts": shown, "cases": header.statuses(rows),
+            "left_out": max(0, len(parts) - MAX_WORKLOADS)}  # fmt: skip
+
+
+def _cards(said: findings.Answer) -> list[tuple[str, str, str]]:
+    """Return the numbers of the first screen: (name, value, note)."""
+    if said.verdict == "nothing":
+        return []
+    best = text.method_text(said.method or "", said.window)
+    kept = said.verdict in ("same", "slower")
+    cards = [
+        ("Best here", said.baseline or best if kept else best, f"at B = {text.integer(said.batch)}, {said.source}"),
+        ("Time", text.microseconds(said.time_us), f"{best}, per step and layer"),
+    ]
+    if said.gain is not None:
+        span = text.interval(said.gain_lo, said.gain_hi, lambda v: f"{v:.2f}")
+        cards.append(("Gain", text.times(said.gain), f"{span or 'no interval'} against {said.baseline}"))
+        even = said.break_even
+        cards.append(("Break-even batch", even.text if even else text.MISSING,
+                      f"{best} wins from there on" if even and even.above else "where the gain passes 1"))  # fmt: skip
+    if said.source != "predicted":
+        note = "difference of a method with itself" if said.aa_floor is not None else "run with --self-check"
+        cards.append(("A/A noise floor", text.percent(said.aa_floor, 2), note))
+    return cards
+
+
+def _figure(name: str, figure: Any, drawn: dict[str, Any]) -> dict[str, str]:
+    """Add a figure's data to ``drawn``; its title and caption become HTML text, which wraps."""
+    plain = json.loads(figure.to_json())
+    layout = plain["layout"]
+    words = layout.pop("meta")
+    layout.pop("title", None)
+    # The page's script sets height and top margin: how many rows the legend needs depends on the width.
+    for key in ("height", "width"):
+        layout.pop(key, None)
+    drawn[name] = {"data": plain["data"], "layout": layout, "area": base.AREA_PX,
+                   "entries": sum(trace.get("showlegend", True) for trace in plain["data"])}  # fmt: skip
+    return {"id": name, "title": words["title"], "caption": words["caption"]}
+
+
+def script_json(data: Any) -> str:
+    """Return JSON that is safe inside a script element: no tag can begin or end in it."""
+    encoded = json.dumps(data, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
+    return encoded.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _asset(name: str) -> str:
+    return files("perfkit.reports").joinpath("templates", name).read_text(encoding="utf-8")
