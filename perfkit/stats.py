@@ -273,8 +273,9 @@ def break_even(
         noise = np.random.default_rng(seed).standard_normal((resamples, len(x)))
         draws = _crossings(log_batch, y * np.exp(sigma * noise))
     tail = (1 - LEVEL) / 2
-    # Order statistics, not interpolation: between a number and infinity there is no quantile to interpolate.
-    left, right = np.quantile(draws, (tail, 1 - tail), method="nearest")
+    # Order statistics: between a number and infinity there is no quantile to interpolate.
+    draws.sort()
+    left, right = draws[round(tail * (len(draws) - 1))], draws[round((1 - tail) * (len(draws) - 1))]
 
     def batch_at(log: float) -> float | None:
         return None if log == math.inf else float(x[0]) if log == -math.inf else float(2**log)

@@ -71,17 +71,6 @@ def test_row_of_a_verify_case_with_options():
     assert (constant["accepted"], constant["window"]) == (4.0, None)
 
 
-def test_derived_columns():
-    row = results.make_row(CASE, status="ok", source="measured", time_us=302.0, bytes_read_model=1.0e9,
-                           bytes_write_model=0.2e9, flops_model=0.6e9, predicted_us=311.06)  # fmt: skip
-    assert row["intensity"] == pytest.approx(0.5)
-    assert row["bandwidth_gb_s"] == pytest.approx(3973.5, abs=0.1)
-    assert row["tokens_per_s"] == pytest.approx(256 / 302e-6)
-    assert row["prediction_error"] == pytest.approx(0.03)
-    given = results.make_row(CASE, status="ok", source="measured", time_us=302.0, tokens_per_s=1.0)
-    assert given["tokens_per_s"] == 1.0
-
-
 def test_nothing_but_json_in_a_row():
     row = results.make_row(CASE, status="ok", source="measured", time_us=np.float32(2.5), n_samples=np.int64(60),
                            time_us_lo=math.nan, time_us_hi=np.inf, registers=64.0)  # fmt: skip

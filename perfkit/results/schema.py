@@ -196,37 +196,11 @@ def empty_row() -> dict[str, Any]:
     return dict.fromkeys(COLUMNS) | {"schema_version": SCHEMA_VERSION}
 
 
-def _ratio(above: float | None, below: float | None) -> float | None:
-    return above / below if above is not None and below else None
-
-
-def derive(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row with the columns that follow from others filled where they are empty.
-
-    These are intensity, bandwidth_gb_s, tokens_per_s and prediction_error.
-    """
-    out = dict(row)
-    read, write = out.get("bytes_read_model"), out.get("bytes_write_model")
-    total = read + write if read is not None and write is not None else None
-    time_us, predicted = out.get("time_us"), out.get("predicted_us")
-    relative = _ratio(predicted, time_us)
-    values = {
-        "intensity": _ratio(out.get("flops_model"), total),
-        "bandwidth_gb_s": _ratio(total / 1e3 if total is not None else None, time_us),
-        "tokens_per_s": _ratio(out["batch"] * out["accepted"] * 1e6, time_us),
-        "prediction_error": relative - 1 if relative is not None else None,
-    }
-    for name, value in values.items():
-        if out.get(name) is None:
-            out[name] = value
-    return out
-
-
 def make_row(case: Case, **columns: Any) -> dict[str, Any]:
     """Return the row of a case: what follows from the case is filled in, ``columns`` give the rest.
 
-    ``status`` and ``source`` must be given; ``checked`` is ``no`` unless given. A column given as None leaves what is
-    derived.
+    ``status`` and ``source`` must be given; ``checked`` is ``no`` unless given. A column given as None leaves what
+    follows from the case.
 
     Raises:
         ValueError: a column that does not exist, or a value that its column cannot hold.
@@ -260,7 +234,7 @@ def make_row(case: Case, **columns: Any) -> dict[str, Any]:
         "options": dumps(dict(case.options)) if case.options else None,
     }
     row |= {name: value for name, value in columns.items() if value is not None or name not in SCHEMA}
-    return check_row(derive(check_row(row)))
+    return check_row(row)
 
 
 def exit_code(statuses: Iterable[str]) -> ExitCode:
