@@ -33,6 +33,9 @@ def check_model(model: Model, *, file: str | Path | None) -> Model:
     if unknown := sorted(set(model.layer_pattern) - set(PATTERN)):
         raise InputError(f"has {unknown[0]!r}", file=file, field="layer_pattern", value=model.layer_pattern,
                          allowed=", ".join(f"{char} {what}" for char, what in PATTERN.items()))  # fmt: skip
+    if model.n_v_heads % model.n_k_heads:
+        raise InputError(f"must be a multiple of n_k_heads = {model.n_k_heads}", file=file, field="n_v_heads",
+                         value=model.n_v_heads)  # fmt: skip
     count = model.layer_pattern.count
     must = {
         "n_layers": (len(model.layer_pattern), "characters of layer_pattern"),

@@ -21,9 +21,12 @@ _NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 
 def suggest(word: str, options: Iterable[str]) -> str:
-    """Return ``"; did you mean X?"`` for the closest options, or an empty string."""
+    """Return ``"; did you mean X?"`` for the closest option or options, or an empty string."""
     by_folded = {option.casefold(): option for option in options}
-    close = difflib.get_close_matches(word.casefold(), by_folded, n=3, cutoff=0.6)
+    wanted = word.casefold()
+    close = difflib.get_close_matches(wanted, by_folded, n=1, cutoff=0.85) or difflib.get_close_matches(
+        wanted, by_folded, n=3, cutoff=0.6
+    )
     return f"; did you mean {' or '.join(by_folded[name] for name in close)}?" if close else ""
 
 
@@ -134,9 +137,5 @@ def record(cls: type[Record], data: Mapping[Any, Any], *, file: str | Path | Non
 
 
 def _shown(value: Any) -> Any:
-    """What an error prints: None and containers by their kind, since InputError drops a value that is None."""
-    if value is None:
-        return "null"
-    if isinstance(value, Mapping):
-        return "a mapping"
-    return "a list" if isinstance(value, list | tuple) else value
+    """What an error prints: InputError would drop a None."""
+    return "null" if value is None else value

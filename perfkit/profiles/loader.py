@@ -32,12 +32,12 @@ def load_model(key_or_path: str) -> Model:
     found = _by_name(key_or_path, MODELS, read_model)
     if found is not None:
         return found
-    path = Path(key_or_path).expanduser()
+    path = _path(key_or_path)
     if path.suffix in (".yaml", ".yml"):
         return read_model(path)
-    if path.suffix == ".json" or path.is_file():
+    if path.suffix == ".json" or _is(path, Path.is_file):
         return import_config(path)
-    if path.is_dir():
+    if key_or_path.strip() and _is(path, Path.is_dir):
         raise InputError("is a directory", file=path, allowed=f"a file, such as {path / 'config.json'}")
     names = [name for model in list_models() for name in (model.key, model.name, *model.aliases)]
     raise InputError(f"unknown model{suggest(key_or_path, names)}", field="model", value=key_or_path,
@@ -54,7 +54,7 @@ def load_gpu(key: str) -> Gpu:
     if found is not None:
         return found
     if Path(key).suffix in (".yaml", ".yml"):
-        return read_gpu(Path(key).expanduser())
+        return read_gpu(_path(key))
     names = [name for gpu in list_gpus() for name in (gpu.key, *gpu.aliases)]
     raise InputError(f"unknown GPU{suggest(key, names)}", field="gpu", value=key,
                      allowed="a key of `perfkit list gpus`, or a path to a .yaml")  # fmt: skip
@@ -117,6 +117,9 @@ def _read_model(path: Path, _: object) -> Model:
 @functools.lru_cache(maxsize=256)
 def _read_gpu(path: Path, _: object) -> Gpu:
     raw = read_yaml(path)
+    for name in ("sources", "uncertain", "reasons"):
+        if name in raw:
+            raise InputError("belongs to its number, as {value: …, source: …, uncertain: why}", file=path, field=name)
     references = raw.pop("references", None) or {}
     if not isinstance(references, Mapping):
         raise InputError("must be a mapping of texts", file=path, field="references")
@@ -137,9 +140,6 @@ def _read_gpu(path: Path, _: object) -> Gpu:
             sources[name] = text(references.get(source, source), file=path, field=f"references.{source}")
         if "uncertain" in value:
             uncertain[name] = text(value["uncertain"], file=path, field=f"{name}.uncertain")
-    for name in ("sources", "uncertain", "reasons"):
-        if name in raw:
-            raise InputError("belongs to its number, as {value: …, source: …, uncertain: why}", file=path, field=name)
     data |= {"sources": sources, "uncertain": list(uncertain), "reasons": uncertain}
     return check_gpu(record(Gpu, data, file=path), file=path)
 
@@ -160,8 +160,9 @@ def _by_name(name: str, folder: Path, read: Callable[[Path], Profile]) -> Profil
     Only files that can hold it are parsed: a key is a file name, and another name stands literally in its file.
     """
     folded = name.casefold()
-    if re.fullmatch(r"[a-z0-9][a-z0-9._-]*", folded) and (folder / f"{folded}.yaml").is_file():
-        return read(folder / f"{folded}.yaml")
+    own = folder / f"{folded}.yaml"
+    if re.fullmatch(r"[a-z0-9][a-z0-9._-]*", folded) and _is(own, Path.is_file):
+        return read(own)
     for path in sorted(folder.glob("*.yaml")):
         if folded and folded in read_text(path).casefold():
             profile: Profile = read(path)
@@ -171,11 +172,25 @@ def _by_name(name: str, folder: Path, read: Callable[[Path], Profile]) -> Profil
     return None
 
 
+def _path(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # ~ of a user that does not exist
+        return Path(text)
+
+
+def _is(path: Path, kind: Callable[[Path], bool]) -> bool:
+    try:
+        return kind(path)
+    except OSError:  # a name that is too long, a folder that may not be read
+        return False
+
+
 def _stamp(path: Path) -> object:
     """What changes when a file does, so that the caches hold the file as it is."""
     try:
         status = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # reading it will say what is wrong
         return None
     return status.st_mtime_ns, status.st_size
 

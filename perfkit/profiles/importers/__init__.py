@@ -67,8 +67,8 @@ def import_config(path: str | Path) -> Model:
         data = json.loads(read_text(path))  # Python's parser takes the Infinity that some files hold
     except json.JSONDecodeError as error:
         raise InputError(f"not valid JSON: {error.msg}", file=path, field=f"line {error.lineno}") from None
-    except RecursionError:
-        raise InputError("not valid JSON: nested too deeply", file=path) from None
+    except (RecursionError, ValueError):
+        raise InputError("not valid JSON: nested too deeply, or a number of thousands of digits", file=path) from None
     if not isinstance(data, dict):
         kind = {"list": "a list", "str": "a text", "NoneType": "null"}.get(type(data).__name__, "a number")
         raise InputError(f"must be a JSON object, as Hugging Face's config.json is, not {kind}", file=path)

@@ -12,7 +12,7 @@ def import_bamba(config: Config) -> Draft:
         InputError: a field is missing or refused.
     """
     draft = Draft(config)
-    n_layers, hidden = config.whole("num_hidden_layers"), config.whole("hidden_size")
+    n_layers, hidden = config.layers("num_hidden_layers"), config.whole("hidden_size")
     if "attn_layer_indices" not in config.data:
         raise config.error("attn_layer_indices", "missing")
     with_attention = config.indices("attn_layer_indices", n_layers) or []  # counted from 0

@@ -14,6 +14,8 @@ from perfkit.profiles.schema import STATE_DTYPES, Model
 from perfkit.shape import dtype_name
 
 _MISSING = object()
+#: A layer pattern is built with one character a layer, so a slip of the pen must not fill the memory.
+MAX_LAYERS = 10_000
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,17 @@ class Config:
         if default is _MISSING:
             raise self.error(names[0], f"missing{' (or ' + ', '.join(names[1:]) + ')' if names[1:] else ''}")
         return int(default)
+
+    def layers(self, name: str, default: Any = _MISSING) -> int:
+        """Return a number of layers.
+
+        Raises:
+            InputError: as :meth:`whole`, or more layers than any model has.
+        """
+        value = self.whole(name, default=default)
+        if value > MAX_LAYERS:
+            raise self.error(name, "is too many layers", value, f"1 to {MAX_LAYERS}")
+        return value
 
     def flag(self, name: str, default: bool) -> bool:
         """Return a boolean.

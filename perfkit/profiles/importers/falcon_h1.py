@@ -12,7 +12,7 @@ def import_falcon_h1(config: Config) -> Draft:
         InputError: a field is missing or refused, or mamba_d_ssm is not heads times head dimension.
     """
     draft = Draft(config)
-    n_layers, hidden = config.whole("num_hidden_layers"), config.whole("hidden_size")
+    n_layers, hidden = config.layers("num_hidden_layers"), config.whole("hidden_size")
     with_attention = config.indices("attn_layer_indices", n_layers)  # null: all
     pattern = "".join("P" if with_attention is None or layer in with_attention else "M" for layer in range(n_layers))
     # where mamba_d_ssm is given, mamba_expand is ignored

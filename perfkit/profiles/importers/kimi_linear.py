@@ -35,7 +35,7 @@ def import_kimi_linear(config: Config) -> Draft:
 
 
 def _pattern(config: Config, linear: Config) -> str:
-    n_layers = config.whole("num_hidden_layers")
+    n_layers = config.layers("num_hidden_layers")
     full = linear.indices("full_attn_layers", n_layers, first=1)  # these lists count from 1
     kda = linear.indices("kda_layers", n_layers, first=1)
     for name, value in (("full_attn_layers", full), ("kda_layers", kda)):

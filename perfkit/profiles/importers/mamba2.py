@@ -20,7 +20,7 @@ def import_mamba2(config: Config) -> Draft:
     heads, head_dim, groups, state = (
         config.whole(name) for name in ("num_heads", "head_dim", "n_groups", "state_size")
     )
-    draft.values |= _values("M" * config.whole("num_hidden_layers"), heads, head_dim, groups, state) | {
+    draft.values |= _values("M" * config.layers("num_hidden_layers"), heads, head_dim, groups, state) | {
         "conv_kernel": config.whole("conv_kernel"),
         "hidden_size": config.whole("hidden_size"),
         "vocab_size": config.whole("vocab_size"),
@@ -44,7 +44,7 @@ def import_mamba_ssm(config: Config) -> Draft:
     ssm = config.part("ssm_cfg")
     if ssm.data.get("layer") != "Mamba2":
         raise ssm.error("layer", "unknown layer", str(ssm.data.get("layer", "Mamba1")), "Mamba2")
-    n_layers, hidden = config.whole("n_layer"), config.whole("d_model")
+    n_layers, hidden = config.layers("n_layer"), config.whole("d_model")
     if config.whole("d_intermediate", minimum=0, default=0):
         raise config.error("d_intermediate", "an MLP cannot be imported", config.data["d_intermediate"], "0")
     if config.items("attn_layer_idx"):

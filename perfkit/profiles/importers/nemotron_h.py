@@ -62,7 +62,7 @@ def _pattern(config: Config) -> str:
         pattern = "".join(_BLOCKS[block] for block in blocks)
     else:
         raise config.error("hybrid_override_pattern", "missing (or layers_block_type)")
-    n_layers = config.whole("num_hidden_layers", default=len(pattern))
+    n_layers = config.layers("num_hidden_layers", default=len(pattern))
     if len(pattern) != n_layers:
         raise config.error(name, f"has {len(pattern)} layers, but num_hidden_layers is {n_layers}")
     return pattern

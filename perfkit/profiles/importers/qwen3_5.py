@@ -49,11 +49,11 @@ def _pattern(body: Config) -> str:
     types = body.items("layer_types")
     if types is None:
         interval = body.whole("full_attention_interval")
-        return "".join("*" if (layer + 1) % interval == 0 else "M" for layer in range(body.whole("num_hidden_layers")))
+        return "".join("*" if (layer + 1) % interval == 0 else "M" for layer in range(body.layers("num_hidden_layers")))
     for name in types:
         if name not in _TYPES:
             raise body.error("layer_types", "unknown layer", str(name), tuple(_TYPES))
-    n_layers = body.whole("num_hidden_layers", default=len(types))
+    n_layers = body.layers("num_hidden_layers", default=len(types))
     if len(types) != n_layers:
         raise body.error("layer_types", f"has {len(types)} layers, but num_hidden_layers is {n_layers}")
     return "".join(_TYPES[name] for name in types)
