@@ -105,6 +105,7 @@ def test_stops_at_the_limits_and_says_which():
     late = rule.decide(noisy[:3], 2.0)
     assert late.reason == "max_time"
     assert late.interval is not None and late.interval.half_width > 0.005
+    assert rule.decide([100.0] * 3, 2.0).reason == "max_time"  # quiet, but too few to call converged
     nothing = rule.decide([], 2.0)
     assert (nothing.reason, nothing.interval) == ("max_time", None)
 
