@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any
 
 from perfkit import ptxas
@@ -25,6 +26,7 @@ from perfkit.method import Case, Config, Family, Launch, Method
 from perfkit.spec import specs
 
 __all__ = [
+    "SHARED_LIMIT",
     "TARGETS",
     "Compiled",
     "assert_no_spills",
@@ -37,6 +39,9 @@ __all__ = [
 
 #: Compute capabilities that every kernel is compiled for: A100, H100/H200, B200, B300, RTX Blackwell.
 TARGETS = (80, 90, 100, 103, 120)
+#: Most shared memory of one block, bytes. Source: CUDA C++ Programming Guide, "Technical Specifications per Compute
+#: Capability": 163, 227 and 99 KB.
+SHARED_LIMIT = MappingProxyType({80: 163 << 10, 90: 227 << 10, 100: 227 << 10, 103: 227 << 10, 120: 99 << 10})
 #: Changes when what is kept on disk changes.
 _CACHE_FORMAT = 1
 
