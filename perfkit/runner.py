@@ -8,6 +8,7 @@ neither torch nor triton's compiler and never initializes CUDA.
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -61,7 +62,10 @@ class _Attempt:
 
 @contextmanager
 def signals_as_interrupts() -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into :class:`Interrupted` inside the block."""
+    """Turn SIGINT and SIGTERM into :class:`Interrupted` inside the block; only a main thread can take signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise Interrupted(f"interrupted by {signal.Signals(number).name}")

@@ -47,7 +47,7 @@ def test_conventional_reads_and_writes_its_state_once():
 
 
 def test_papers_ratio_at_sixteen():
-    conventional, replay = finished(group(), 559.0, 302.0)
+    _, replay = finished(group(), 559.0, 302.0)
     ratio = (replay["bytes_read_paper"] + replay["bytes_write_paper"]) / (2 * 256 * STATE)
     assert ratio == pytest.approx(0.5812, abs=5e-5)  # paper, App. C.3
 

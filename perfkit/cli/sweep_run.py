@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -21,8 +22,9 @@ from perfkit.sweep import SETTINGS, Sweep, finish, finished_groups, from_manifes
 
 #: Without a GPU here, and none named, times are predicted for this one.
 DEFAULT_GPU = "h200"
-#: Set to ``fake`` by tests: the sweep then times a pretended device.
-WORKER_MODE = "PERFKIT_WORKER_MODE"
+#: Set to ``fake`` by tests: the sweep then times the simulated GPU of :mod:`perfkit.fake`, with the settings (JSON) of
+#: the second variable.
+WORKER_MODE, FAKE_SETTINGS = "PERFKIT_WORKER_MODE", "PERFKIT_FAKE"
 #: Rough cost of a case on a GPU (compile, check, tune, time), in seconds; only for the estimate of --dry-run.
 CASE_S = 8.0
 CHECK_S = 10.0
@@ -63,8 +65,10 @@ def choose_gpu(gpu: str) -> tuple[str, str, dict[str, Any]]:
 
     wanted = load_gpu(gpu) if gpu != "auto" else None
     if os.environ.get(WORKER_MODE) == "fake":
+        from perfkit import fake
+
         profile = wanted or load_gpu(DEFAULT_GPU)
-        return "measure", "fake", {"key": profile.key, "name": f"pretended {profile.name}", "uuid": "FAKE-0"}
+        return "measure", "fake", {"key": profile.key, "name": fake.NAME, "uuid": fake.UUID, "driver": "fake"}
     here = usable_gpu()
     if here is not None and (wanted is None or wanted.key == here["key"]):
         return "measure", "cuda", here
@@ -93,6 +97,8 @@ def make_sweep(model: str | None, gpu: str, *, timeout: float, seed: int, flags:
     groups = build_groups(profile.shape, spec)
     mode, worker_mode, facts = choose_gpu(gpu)
     settings = {**SETTINGS, "seed": seed, "self_check": spec.self_check}
+    if worker_mode == "fake":
+        settings |= json.loads(os.environ.get(FAKE_SETTINGS) or "{}")
     return Sweep(mode, worker_mode, profile_dict(profile), facts, tuple(groups), settings, timeout)  # type: ignore[arg-type]
 
 
