@@ -265,3 +265,51 @@ def test_help_has_examples(capsys):
     out, _ = capsys.readouterr()
     assert "--self-check" in out
     assert "perfkit sweep --model nemotron-super" in out
+
+
+class Here:
+    """A GPU as the driver describes it."""
+
+    is_mig, memory_total_mib = False, 143771
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def foreign(self):
+        return ()
+
+    def to_dict(self):
+        return {"name": self.name, "uuid": "GPU-9", "visible": "GPU-9", "memory_total_mib": 143771}
+
+
+@pytest.mark.parametrize(
+    ("name", "flag", "mode", "key", "note"),
+    [
+        ("NVIDIA H200", "auto", "measure", "h200-sxm", ""),
+        ("NVIDIA H200", "h200", "measure", "h200-sxm", ""),
+        ("NVIDIA H200", "b200", "predict", "b200", "this machine has NVIDIA H200: predicting for NVIDIA B200"),
+        ("NVIDIA Z9", "auto", "measure", None, "no profile for NVIDIA Z9: it is timed, without roofs and predictions"),
+        ("NVIDIA Z9", "h200", "predict", "h200-sxm", "this machine has NVIDIA Z9: predicting for NVIDIA H200"),
+    ],
+)
+def test_which_gpu(laptop, monkeypatch: pytest.MonkeyPatch, capsys, name, flag, mode, key, note):
+    from perfkit.cli.sweep_run import choose_gpu
+    from perfkit.profiles import load_gpu
+
+    monkeypatch.setattr("perfkit.device.usable_gpu", lambda: Here(name))
+    found = choose_gpu(flag)
+    assert (found[0], found[2]["key"]) == (mode, load_gpu(key).key if key else None)
+    assert found[2].get("uuid") == ("GPU-9" if mode == "measure" else None)
+    assert note in capsys.readouterr()[1]
+
+
+def test_a_gpu_without_a_profile_is_timed_and_named(fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys):
+    facts = {"key": None, "name": "NVIDIA Z9", "uuid": "GPU-9"}
+    monkeypatch.setattr("perfkit.cli.sweep_run.choose_gpu", lambda gpu: ("measure", "fake", facts))
+    assert sweep(*SMALL, "--out", "run") == 0
+    out, _ = capsys.readouterr()
+    assert "MEASURED  NVIDIA Z9 GPU-9" in out
+    assert "best L    measured" in out and "exact model" not in out
+    frame = results.load_run("run")
+    assert set(frame["gpu"]) == {"NVIDIA Z9"}
+    assert frame["roof_gb_s"].isna().all() and frame["bytes_read_model"].notna().all()
