@@ -191,10 +191,11 @@ def _section(index: int, model: str, gpu: str, rows: pd.DataFrame, floor: float 
     shown = []
     for j, (workload, part) in enumerate(parts[:MAX_WORKLOADS]):
         said = findings.answer(part, floor)
-        entries = [] if said.verdict == "nothing" else [
-            _figure(f"s{index}-w{j}-{name}", build(part), drawn) for name, build in _FIGURES
-        ]  # fmt: skip
-        shown.append({"workload": workload, "answer": said, "cards": _cards(said), "figures": entries})
+        built = [] if said.verdict == "nothing" else [(name, build(part)) for name, build in _FIGURES]
+        entries = [_figure(f"s{index}-w{j}-{name}", figure, drawn) for name, figure in built if figure.data]
+        missing = [figure.layout.meta["title"] for _, figure in built if not figure.data]
+        shown.append({"workload": workload, "answer": said, "cards": _cards(said), "figures": entries,
+                      "missing": missing})  # fmt: skip
     return {"id": f"section-{index}", "model": model, "gpu": gpu, "parts": shown, "cases": header.statuses(rows),
             "left_out": max(0, len(parts) - MAX_WORKLOADS)}  # fmt: skip
 

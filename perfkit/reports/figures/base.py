@@ -66,7 +66,7 @@ def new_figure(title: str, caption: str) -> go.Figure:
         hoverlabel={"bgcolor": theme.BACKGROUND[0], "bordercolor": theme.AXIS[0], "font": {"color": theme.TEXT[0]},
                     "align": "left"},
         legend={"orientation": "h", "x": 0, "y": 1.02, "xanchor": "left", "yanchor": "bottom",
-                "font": {"size": 12}, "bgcolor": "rgba(0,0,0,0)", "itemsizing": "trace"},
+                "font": {"size": 12}, "bgcolor": "rgba(0,0,0,0)", "itemsizing": "trace", "tracegroupgap": 0},
     )  # fmt: skip
     for axis in (figure.update_xaxes, figure.update_yaxes):
         axis(

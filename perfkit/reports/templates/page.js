@@ -39,12 +39,15 @@
     layout.margin.t = 14 + LEGEND_ROW * Math.ceil(entries / perRow);
     layout.height = area + layout.margin.t + layout.margin.b;
     layout.width = width;
-    place.style.minHeight = `${layout.height}px`;
-    return Plotly.react(place, data, layout, {
+    Plotly.react(place, data, layout, {
       displaylogo: false,
       modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
       toImageButtonOptions: { filename: id },
     });
+    // A legend that took more rows than reckoned has shrunk the plot area, for whose height the labels are placed.
+    const short = area - place._fullLayout._size.h;
+    if (Math.abs(short) > 1) Plotly.relayout(place, { height: layout.height + short });
+    place.style.minHeight = `${place._fullLayout.height}px`;
   };
 
   const ids = Object.keys(figures);

@@ -1,0 +1,65 @@
+"""Opening a page in Chromium and noting everything that it should not do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ARGS = (
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--no-first-run",
+)  # fmt: skip
+
+
+@dataclass
+class Watched:
+    """A page, what it wrote to the console, the errors it threw and the requests it made beyond its own file."""
+
+    page: Any
+    console: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def browser(executable: str) -> Iterator[Any]:
+    """Start Chromium; skips the test where Playwright is not installed."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=executable, args=list(ARGS))
+        try:
+            yield started
+        finally:
+            started.close()
+
+
+@contextmanager
+def opened(
+    started: Any, path: Path, *, scheme: str = "light", width: int = 1200, height: int = 900
+) -> Iterator[Watched]:
+    """Open a report and wait until all its figures are drawn."""
+    context = started.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, accept_downloads=True
+    )
+    try:
+        page = context.new_page()
+        seen = Watched(page)
+        address = path.resolve().as_uri()
+
+        def note(request: Any) -> None:
+            if request.url.split("#")[0] != address and not request.url.startswith(("data:", "blob:")):
+                seen.requests.append(request.url)
+
+        page.on("console", lambda message: seen.console.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: seen.errors.append(str(error)))
+        page.on("request", note)
+        page.goto(address)
+        page.wait_for_selector("body[data-drawn]", timeout=20_000)
+        yield seen
+    finally:
+        context.close()
