@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfkit import cases, derive, results, summary
+from perfkit import cases, derive, lastlines, results, summary
 from perfkit.progress import PlainProgress, duration
 from perfkit.roofline.roof import datasheet_roofs
 from perfkit.shape import Shape
@@ -35,7 +35,7 @@ def rows(times=TIMES, source="measured", half_width=0.003, **columns) -> tuple[l
 
 
 def text(made: list[dict], table: dict) -> list[str]:
-    return summary.lines(summary.summarize(made, table, GPU, ROOFS), FACTS, ROOFS)
+    return lastlines.lines(summary.summarize(made, table, GPU, ROOFS), FACTS, ROOFS)
 
 
 def test_the_lines_of_a_measured_sweep():
@@ -106,14 +106,14 @@ def test_recorded_rows_are_apart():
     found = summary.summarize(predicted + recorded, table, GPU, ROOFS)
     assert (found["total"], found["recorded"]) == (12, 12)
     assert found["model"]["source"] == "recorded"
-    lines = summary.lines(found, FACTS, ROOFS)
+    lines = lastlines.lines(found, FACTS, ROOFS)
     assert "RECORDED  12 shipped rows of this model and GPU stand beside them" in lines
     assert any(line.startswith("model     median") and line.endswith("against the recorded rows") for line in lines)
 
 
 def test_above_the_roof_is_flagged():
     made, _ = rows({256: (559.0, 150.0, 150.0, 150.0)})
-    line = summary.result_line(made[1])
+    line = lastlines.result_line(made[1])
     assert made[1]["roof_fraction"] > 1
     assert "(above its roof)" in line
 

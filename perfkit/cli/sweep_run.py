@@ -209,6 +209,7 @@ def _conclude(
     plan: Sweep, manifest: Mapping[str, Any], run_dir: Path, rows: Sequence[dict[str, Any]]
 ) -> tuple[Path | None, dict[str, Any]]:
     """Write manifest and report; return the report's path and the summary with the last lines."""
+    from perfkit import lastlines
     from perfkit import summary as summaries
 
     found = summaries.summarize(rows, plan.cases, plan.profile, plan.roofs)
@@ -217,7 +218,7 @@ def _conclude(
     report = _report(run_dir)
     clocks = [row["sm_clock_mhz"] for row in rows if row.get("sm_clock_mhz") and row["source"] == "measured"]
     gpu = {**plan.gpu, "sm_clock_mhz": median(clocks) if clocks else None}  # the driver's was that of an idle GPU
-    lines = summaries.lines(found, gpu, plan.roofs)
+    lines = lastlines.lines(found, gpu, plan.roofs)
     steps = [f"report {report}" if report is not None else f"rows {run_dir}/results.csv"]
     if any(status in results.INCOMPLETE for status in found["statuses"]):
         steps.append(f"resume {resume_command(run_dir)}")

@@ -1,0 +1,144 @@
+"""The last lines of a sweep as a person reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfkit.roofline import Roofs
+
+#: Groups whose best line is shown; the other groups are counted.
+MAX_LINES = 12
+
+
+def us(value: float | None) -> str:
+    """Return a time without a unit, three digits at least: 4.62, 38.1, 302."""
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def case_text(row: Mapping[str, Any]) -> str:
+    """Return which case a row is: ``B256 L16 replay``, with what differs from a plain FP32 decode."""
+    method = str(row["method"]).rsplit("/", 1)[-1]
+    parts = [f"B{row['batch']}", f"T{row['draft_len']}" if row["draft_len"] > 1 else "",
+             f"L{row['window']}" if row.get("window") is not None else "", method,
+             "" if row["state_dtype"] == "float32" else row["state_dtype"]]  # fmt: skip
+    return " ".join(part for part in parts if part)
+
+
+def result_line(row: Mapping[str, Any]) -> str:
+    """Return a row's result: time and interval, speedup, share of the roof, limit; ``~`` marks a predicted time."""
+    mark = "~" if row["source"] == "predicted" else " "
+    parts = [f"{case_text(row):<22} {mark}{us(row['time_us'])} us"]
+    if row.get("time_us_lo") and row.get("time_us_hi"):
+        parts.append(f"[{us(row['time_us_lo'])},{us(row['time_us_hi'])}]")
+    if row.get("speedup"):
+        parts.append(f" {row['speedup']:.2f}x")
+    if row.get("roof_fraction"):
+        flag = " (above its roof)" if row["roof_fraction"] > 1 else ""
+        parts.append(f" {row['roof_fraction']:.0%} roof{flag}")
+    if row.get("limit"):
+        parts.append(f" {row['limit']}")
+    return " ".join(parts)
+
+
+def counts_line(summary: Mapping[str, Any]) -> str:
+    """Return how many cases ended how, with the first reason of each failure, and the A/A floor."""
+    counts, reasons = summary["statuses"], summary["reasons"]
+    parts = [f"{counts.get('ok', 0)}/{summary['total']} ok"]
+    for status, count in counts.items():
+        if status != "ok":
+            reason = reasons.get(status)
+            parts.append(f"{count} {status}" + (f" ({reason[:120]})" if reason else ""))
+    text = ", ".join(parts)
+    if summary["source"] == "measured":
+        text += f"; {summary['throttled_samples']} samples throttled"
+    if summary["aa_floor"] is not None:
+        text += f"; A/A floor {summary['aa_floor']:.1%}"
+    return text
+
+
+def _window_line(found: Mapping[str, Any]) -> str | None:
+    parts = []
+    if found["window"] is not None:
+        parts.append(f"{found['source']} {found['window']} of {', '.join(map(str, found['tried']))}")
+    if found["model"] is not None:
+        parts.append(f"exact model {found['model']}")
+    if found["eq16"] is not None:
+        cost = f" (would cost {found['cost']:.1%})" if found["cost"] is not None else ""
+        parts.append(f"Eq. 16 {found['eq16']:.1f}{cost}")
+    return f"{', '.join(parts)}; at B={found['batch']}" if parts else None
+
+
+def _break_even_text(found: Mapping[str, Any]) -> str:
+    if found["at_most"]:
+        return f"at most {found['smallest']}: faster at every batch tried"
+    if found["batch"] is None:
+        return f"none up to {found['largest']}: no batch gains for sure"
+    high = "?" if found["hi"] is None else f"{found['hi']:.3g}"
+    low = "?" if found["lo"] is None else f"{found['lo']:.3g}"
+    return f"batch {found['batch']:.3g}" + ("" if low == high else f" [{low},{high}]")
+
+
+def _control_text(control: Mapping[str, Any], source: str) -> str:
+    tuned = "tuned " if control.get("time_default_us") else ""
+    mark = "~" if source == "predicted" else ""
+    text = f"{tuned}{control['method']} {mark}{us(control['time_us'])} us at B={control['batch']}"
+    if control.get("time_default_us"):
+        text += f"; default configuration {us(control['time_default_us'])} us"
+    return text
+
+
+def device_text(gpu: Mapping[str, Any], l2_states: Sequence[str]) -> str:
+    """Return the GPU as the line ``MEASURED`` names it: name, UUID, driver, SM clock, state of L2."""
+    parts = [str(gpu.get("name") or gpu.get("key"))]
+    if gpu.get("uuid"):
+        uuid = str(gpu["uuid"])
+        parts[0] += f" {uuid[:8]}" if uuid.startswith("GPU-") else f" {uuid[:12]}"
+    if gpu.get("driver"):
+        parts.append(f"driver {str(gpu['driver']).split('.')[0]}")
+    if gpu.get("sm_clock_mhz"):
+        parts.append(f"SM {gpu['sm_clock_mhz']:.0f} MHz")
+    if l2_states:
+        parts.append(f"{' and '.join(l2_states)} L2")
+    return ", ".join(parts)
+
+
+def lines(summary: Mapping[str, Any], gpu: Mapping[str, Any], roofs: Roofs | None) -> list[str]:
+    """Return the last lines of a sweep, without the one that says what to do next."""
+    best = summary["best"]
+    chosen = best if len(best) <= MAX_LINES else sorted(best, key=lambda row: row["batch"])[-MAX_LINES:]
+    out = [result_line(row) for row in chosen]
+    if len(chosen) < len(best):
+        out.append(f"… {len(best) - len(chosen)} more groups in results.csv")
+    recorded = summary["recorded_best"]
+    if recorded:
+        out += ["recorded:", *(result_line(row) for row in recorded[-MAX_LINES:])]
+    out.append(counts_line(summary))
+
+    def say(name: str, text: str | None) -> None:
+        if text:
+            out.append(f"{name:<9} {text}")
+
+    if summary["source"] == "measured":
+        say("MEASURED", device_text(gpu, summary["l2_states"]))
+    elif summary["source"] == "predicted":
+        kind = f"{roofs.source} roofs" if roofs is not None else "no roofs"
+        kernels = "kernels checked in the interpreter" if "interpreter" in summary["checked"] else "kernels not checked"
+        say("PREDICTED", f"{gpu.get('name') or gpu.get('key')}: nothing was timed here; bytes over {kind}; {kernels}")
+    if summary["recorded"]:
+        say("RECORDED", f"{summary['recorded']} shipped rows of this model and GPU stand beside them")
+    if summary["control"]:
+        say("control", _control_text(summary["control"], str(summary["source"])))
+    if summary["best_window"]:
+        say("best L", _window_line(summary["best_window"]))
+    if summary["model"]:
+        found = summary["model"]
+        kind = "" if found["source"] == "measured" else " against the recorded rows"
+        say("model", f"median error {found['median']:.1%}, p95 {found['p95']:.0%}, worst B={found['worst_batch']} "
+                     f"({found['worst']:+.0%}){kind}")  # fmt: skip
+    if summary["break_even"]:
+        say("break-even", _break_even_text(summary["break_even"]))
+    return out
