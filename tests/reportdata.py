@@ -28,8 +28,9 @@ def manifest(**changes: Any) -> dict[str, Any]:
         "schema": 1, "argv": ["perfkit", "sweep", "--model", "nemotron-super", "--gpu", "auto"],
         "git": {"revision": "0123456789abcdef", "modified": False},
         "started": "2026-01-02T03:04:05Z", "ended": "2026-01-02T03:14:05Z",
-        "seed": 0, "gpu": {"name": "NVIDIA H200", "uuid": "GPU-0000-test", "driver": "580.1", "sm_clock_mhz": 1980,
-                           "mem_clock_mhz": 3201}, "packages": {"torch": "2.13.0", "triton": "3.7.1"},
+        "seed": 0, "gpu": {"name": "NVIDIA H200", "uuid": "GPU-0000-test", "driver": "580.1", "sm_clock_mhz": 345,
+                           "sm_clock_max_mhz": 1980,
+                           "memory_clock_max_mhz": 3201}, "packages": {"torch": "2.13.0", "triton": "3.7.1"},
         "aa_floor": 0.003,
     }  # fmt: skip
     return data | changes
@@ -70,6 +71,7 @@ def _row(batch: int, window: int | None, source: str, rng: np.random.Generator) 
         "n_samples": 40, "n_throttled": 0, "stop_reason": "converged", "bandwidth_gb_s": (read + write) / time / 1e3,
         "roof_fraction": minimum / bandwidth / 1e3 / time, "prediction_error": predicted / time - 1,
         "tokens_per_s": batch / time * 1e6, "launch_config": "BV=16 num_warps=1", "registers": 64, "rel_error": 2e-7,
+        "sm_clock_mhz": 1965.0,
     }  # fmt: skip
 
 

@@ -77,12 +77,12 @@ def test_roofs_reach_past_the_points_on_both_sides() -> None:
     figure = figures.roofline(data)
     points = [x for source in ("measured", "predicted") for t in traces(figure, source) for x in t.x]
     roofs = [t for t in figure.data if isinstance(t.meta, dict) and "roof" in t.meta]
-    assert {t.meta["roof"] for t in roofs} == {"measured roof", "datasheet roof", "FP32 peak"}
+    assert {t.meta["roof"] for t in roofs} == {"measured roof of these bytes", "datasheet bandwidth", "FP32 peak"}
     assert min(x for t in roofs for x in t.x) < min(points) / 2
     assert max(x for t in roofs for x in t.x) > 2 * max(points)
     # The roof is data: a faster one in the rows moves the line.
     faster = known_roofs(data.assign(roof_gb_s=data["roof_gb_s"] * 2)).memory[0]
-    assert faster == ("measured roof", pytest.approx(2 * data["roof_gb_s"].max()))
+    assert faster == ("measured roof of these bytes", pytest.approx(2 * data["roof_gb_s"].max()))
 
 
 def test_roofline_values() -> None:

@@ -170,7 +170,9 @@ def test_workloads_are_told_apart() -> None:
 def test_warnings_name_what_a_reader_must_know() -> None:
     data = frame()
     data.loc[0, ["n_throttled", "n_samples", "roof_fraction", "stop_reason"]] = [3, 4, 1.12, "max_time"]
-    text = "\n".join(header.warnings(data, {"case_ids": [*data["case_id"], "never-run"]}))
+    gpu = {"processes": [{"pid": 1}], "is_mig": True}
+    text = "\n".join(header.warnings(data, {"case_ids": [*data["case_id"], "never-run"], "gpu": gpu}))
+    assert "Not alone: 1 other process on the GPU at the start." in text and "MIG instance" in text
     assert "1 case ended as oom: needs 190 GB, 138 GB free." in text
     assert "Above the roof: 1 case, up to 112 % (conventional, B = 1)" in text
     assert "Throttled: 3 samples in 1 case" in text
@@ -179,7 +181,12 @@ def test_warnings_name_what_a_reader_must_know() -> None:
     assert "Unfinished run: 1 case of 42 cases did not run yet." in text
     loose = frame("predicted").assign(roof_source="datasheet", predicted_lo=np.nan)
     text = "\n".join(header.warnings(loose))
-    assert "Nothing was timed" in text and "Uncalibrated: 80 predictions" in text and "no interval" in text
+    assert (
+        "Nothing was timed" in text
+        and "Uncalibrated: 80 predictions rest on the datasheet" in text
+        and "no interval" in text
+    )
+    assert "Unchecked: the kernels of 80 cases" in "\n".join(header.warnings(loose.assign(checked="no")))
     assert header.warnings(frame("measured").query("status == 'ok'")) == []
 
 

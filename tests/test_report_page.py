@@ -95,7 +95,8 @@ def test_plotly_is_inlined_once_and_only_where_there_are_figures(page) -> None:
 def test_header_and_first_screen(page) -> None:
     words = page("measured")[1].words
     for expected in (
-        "nemotron-super on h200", "NVIDIA H200 (h200)", "GPU-0000-test", "580.1", "SM 1,980 MHz, memory 3,201 MHz",
+        "nemotron-super on h200", "NVIDIA H200 (h200)", "GPU-0000-test", "580.1",
+        "SM 1,965 MHz while timing, SM at most 1,980 MHz",
         "float32", "conventional of the same group", "perfkit sweep --model nemotron-super --gpu auto", "40 ok, 1 oom",
         "1 case ended as oom: needs 190 GB, 138 GB free.", "Break-even batch", "A/A noise floor", "0.30 %",
         "0123456789ab",

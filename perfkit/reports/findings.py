@@ -57,7 +57,8 @@ class BreakEven:
         if self.above is None:
             return f"none up to B = {integer(self.below)}"
         if self.below is None:
-            return f"B ≤ {integer(self.above)}" if self.above > 1 else "B = 1"
+            unsure = "" if self.hi is None or self.hi <= self.smallest else f", at most {number(self.hi, 2)}"
+            return (f"B ≤ {integer(self.above)}" if self.above > 1 else "B = 1") + unsure
         ends = interval(self.lo, self.hi, lambda value: number(value, 2))
         return (
             f"B ≈ {number(self.estimate, 2)} {'' if ends == _POINT.format(number(self.estimate, 2)) else ends}".strip()

@@ -46,11 +46,13 @@ def facts(frame: pd.DataFrame, manifest: Mapping[str, Any]) -> list[tuple[str, s
     data = select.prepare(frame)
     packages = manifest.get("packages")
     packages = packages if isinstance(packages, Mapping) else {}
-    sm = lookup(manifest, "sm_clock_mhz", "clock_sm_mhz", "clocks_sm_mhz", "sm_mhz", "graphics_clock_mhz", "sm")
-    memory = lookup(manifest, "mem_clock_mhz", "memory_clock_mhz", "clock_mem_mhz", "mem_mhz", "memory_mhz", "mem")
+    # The driver's clock in a manifest is that of an idle GPU; the rows hold the one during timing.
+    timed = data.loc[data["source"].eq("measured"), "sm_clock_mhz"].dropna()
+    highest, memory = lookup(manifest, "sm_clock_max_mhz"), lookup(manifest, "memory_clock_max_mhz")
     clocks = [
-        f"SM {integer(sm)} MHz" if _is_number(sm) else "",
-        f"memory {integer(memory)} MHz" if _is_number(memory) else "",
+        f"SM {integer(timed.median())} MHz while timing" if len(timed) else "",
+        f"SM at most {integer(highest)} MHz" if _is_number(highest) else "",
+        f"memory at most {integer(memory)} MHz" if _is_number(memory) else "",
     ]
     git = manifest.get("git")
     revision = git.get("revision") if isinstance(git, Mapping) else manifest.get("git_revision")
@@ -139,8 +141,8 @@ def warnings(frame: pd.DataFrame, manifest: Mapping[str, Any] | None = None) -> 
     loose = predicted[predicted["roof_source"].eq("datasheet")]
     if len(loose):
         result.append(
-            f"Uncalibrated: {count(len(loose), 'prediction uses', 'predictions use')} the datasheet's bandwidth, "
-            "which no kernel reaches."
+            f"Uncalibrated: {count(len(loose), 'prediction rests', 'predictions rest')} on the datasheet's bandwidth, "
+            "not on roofs measured on such a GPU."
         )
     bare = predicted[predicted["model_lo"].isna() | predicted["model_hi"].isna()]
     if len(bare):
@@ -165,9 +167,24 @@ def warnings(frame: pd.DataFrame, manifest: Mapping[str, Any] | None = None) -> 
     early = measured[measured["stop_reason"].isin(("max_samples", "max_time"))]
     if len(early):
         result.append(f"{count(len(early), 'case')} stopped at a limit before the interval was narrow enough.")
-    unchecked = measured[measured["checked"].eq("no")]
+    unchecked = ok[ok["checked"].eq("no")]
     if len(unchecked):
-        result.append(f"{count(len(unchecked), 'measured case')} not checked against the oracle.")
+        reasons = list(dict.fromkeys(str(reason) for reason in unchecked["reason"].dropna()))
+        why = f" ({'; '.join(reasons[:2])})" if reasons else ""
+        result.append(
+            f"Unchecked: the kernels of {count(len(unchecked), 'case')} were not compared with the oracle{why}."
+        )
+    gpu = manifest.get("gpu")
+    if isinstance(gpu, Mapping) and len(measured):
+        others = gpu.get("processes")
+        if isinstance(others, list) and others:
+            result.append(
+                f"Not alone: {count(len(others), 'other process', 'other processes')} on the GPU at the start."
+            )
+        if gpu.get("is_mig"):
+            result.append(
+                "The GPU is a MIG instance: its share of bandwidth is not the whole GPU's, which the roofs are."
+            )
     planned = manifest.get("case_ids")
     if isinstance(planned, list) and len(set(planned)) > data["case_id"].nunique():
         missing = len(set(planned) - set(data["case_id"]))

@@ -39,7 +39,7 @@ def known_roofs(frame: pd.DataFrame) -> RoofLines:
     used = data[data["roof_gb_s"].gt(0)]
     for source in dict.fromkeys(used["roof_source"].fillna("unnamed")):
         rows = used[used["roof_source"].fillna("unnamed").eq(source)]
-        memory.append((f"{source} roof", float(rows["roof_gb_s"].max())))
+        memory.append((f"{source} roof of these bytes", float(rows["roof_gb_s"].max())))
     peak = None
     key = next((value for value in data["gpu"] if value is not None), None)
     try:
@@ -48,6 +48,5 @@ def known_roofs(frame: pd.DataFrame) -> RoofLines:
         gpu = None
     if gpu is not None:
         peak = gpu.fp32_tflops
-        if not any(name == "datasheet roof" for name, _ in memory):
-            memory.append(("datasheet roof", float(gpu.bandwidth_gb_s)))
+        memory.append(("datasheet bandwidth", float(gpu.bandwidth_gb_s)))
     return RoofLines(tuple(sorted(memory, key=lambda item: -item[1])), peak)

@@ -32,7 +32,7 @@ _NUMBERS = (
     "batch", "n_layers", "window", "draft_len", "accepted", "time_us", "time_us_lo", "time_us_hi", "n_samples",
     "n_throttled", "bytes_read_model", "bytes_write_model", "flops_model", "intensity", "roof_gb_s", "roof_fraction",
     "predicted_us", "predicted_lo", "predicted_hi", "prediction_error", "speedup", "speedup_lo", "speedup_hi",
-    "bandwidth_gb_s", "aa_difference", "n_v_heads", "n_k_heads", "d_v", "d_k",
+    "bandwidth_gb_s", "aa_difference", "sm_clock_mhz", "n_v_heads", "n_k_heads", "d_v", "d_k",
 )  # fmt: skip
 #: What must agree for two times to stand in one figure.
 WORKLOAD = (

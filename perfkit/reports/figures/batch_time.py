@@ -32,7 +32,9 @@ def batch_time(frame: pd.DataFrame) -> go.Figure:
     for line in timed:
         base.add_timed(figure, line, "us", ("us_lo", "us_hi"), faint=base.is_faint(line, best))
     for line, value in [(line, "model_us") for line in predicted] + [(line, "us") for line in timed]:
-        values += line.rows[value].tolist()
+        stem = value.removesuffix("_us")
+        for name in (value, f"{stem}_lo", f"{stem}_hi"):
+            values += line.rows[name].dropna().tolist()
         if line.window is None or line.window == best:
             ends[line.label] = base.end_label(line, value, best)
     axis = base.log_axis(min(values), max(values))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from perfkit.reports import findings, select, theme
@@ -39,6 +40,7 @@ def roofline(frame: pd.DataFrame) -> go.Figure:
     if not predicted and not timed:
         return base.empty(figure, "no case has both a time and an intensity")
     points: list[tuple[float, float]] = []
+    edges: list[tuple[float, float]] = []  # where lines run
     named: set[str] = set()
     for line, value in [(line, "model_tflops") for line in predicted] + [(line, "tflops") for line in timed]:
         # Windows of a method stand side by side here; one entry in the legend names them all.
@@ -49,7 +51,10 @@ def roofline(frame: pd.DataFrame) -> go.Figure:
             base.add_predicted(figure, line, value, None, x="intensity")
         figure.data[-1].showlegend = figure.data[-1].name not in named
         named.add(figure.data[-1].name)
-        points += zip(line.rows["intensity"], line.rows[value], strict=True)
+        here = list(zip(line.rows["intensity"], line.rows[value], strict=True))
+        points += here
+        for (x0, y0), (x1, y1) in pairwise(here if value == "model_tflops" else []):
+            edges += zip(_steps(x0, x1, 12), _steps(y0, y1, 12), strict=True)
     xs, ys = [x for x, _ in points], [y for _, y in points]
     left, right = min(xs) / 4, max([max(xs) * 4, (roofs.ridge or 0) * 4])
     top = max([max(ys) * 2, (roofs.peak_tflops or 0) * 2])
@@ -59,18 +64,18 @@ def roofline(frame: pd.DataFrame) -> go.Figure:
                         title={"text": "intensity (FLOP per byte)"})  # fmt: skip
     figure.update_yaxes(**base.log_axis(min(ys) / 2.5, top) | {"range": list(y_range)},
                         title={"text": "achieved (TFLOP/s)"})  # fmt: skip
-    edges = [
+    edges += [
         (x, min(gb_s * x * 1e-3, roofs.peak_tflops or math.inf))
         for _, gb_s in roofs.memory
-        for x in _steps(left, right)
+        for x in _steps(left, right, 200)
     ]
     _label_points(figure, timed or predicted, "tflops" if timed else "model_tflops", points, edges, x_range, y_range)
     return base.finish(figure)
 
 
-def _steps(low: float, high: float) -> list[float]:
-    """Return 200 positions from low to high, evenly spaced on a logarithmic axis."""
-    return [low * (high / low) ** (i / 199) for i in range(200)]
+def _steps(low: float, high: float, n: int) -> list[float]:
+    """Return n positions from low to high, evenly spaced on a logarithmic axis."""
+    return [low * (high / low) ** (i / (n - 1)) for i in range(n)]
 
 
 def _add_roofs(
@@ -99,7 +104,7 @@ def _label_points(
 ) -> None:  # fmt: skip
     """Name points beside them where there is room: the largest batch of each line first, then its smallest.
 
-    A label touches neither another label nor a point nor a roof (``edges``); one that fits nowhere is left out.
+    A label touches neither another label nor a point nor a line (``edges``); one that fits nowhere is left out.
     """
 
     def pixel(x: float, y: float) -> tuple[float, float]:
