@@ -114,6 +114,15 @@ def test_a_recorded_baseline_does_not_serve_a_measured_case() -> None:
     assert prepared.loc[prepared["method"].eq("replay"), "model_gain"].notna().all()
 
 
+def test_recorded_rows_may_stand_beside_predicted_ones_of_the_same_case() -> None:
+    predicted = rows("predicted", batches=(64, 256))
+    recorded = [row | {"predicted_us": None} for row in rows("recorded", batches=(64, 256))]
+    data = select.prepare(pd.DataFrame(predicted + recorded))
+    assert data.loc[data["source"].eq("predicted"), "model_gain"].notna().all()
+    assert data.loc[data["source"].eq("recorded"), "gain"].notna().all()
+    assert findings.answer(data).source == "recorded"
+
+
 def test_the_paired_interval_is_used_until_a_time_is_changed() -> None:
     data = pd.DataFrame(group(600.0, {16: 300.0}, speedup_lo=1.999, speedup_hi=2.001))
     said = findings.answer(data)

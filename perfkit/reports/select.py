@@ -107,10 +107,12 @@ def _add_gains(data: pd.DataFrame, time: str, gain: str) -> None:
         zip(data["run"], kind, data["case_id"], data["group_id"], data["method"], data["baseline"],
             data[value], data[low], data[high], strict=True)
     )  # fmt: skip
-    by_id = {(run, source, case): i for i, (run, source, case, *_) in enumerate(records) if case is not None}
+    # A recorded row may share its case_id with a predicted one; only rows that have the time can be a baseline.
+    able = [(i, record) for i, record in enumerate(records) if record[6] > 0]
+    by_id = {(run, source, case): i for i, (run, source, case, *_) in able if case is not None}
     by_group: dict[tuple[Any, ...], int] = {}
     for method in reversed(BASELINES):
-        for i, (run, source, _, group, name, *_rest) in enumerate(records):
+        for i, (run, source, _, group, name, *_rest) in able:
             if name == method and group is not None:
                 by_group[run, source, group] = i
     ratios = np.full((len(records), 3), np.nan)
