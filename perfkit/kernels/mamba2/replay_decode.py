@@ -35,19 +35,19 @@ def _weights(dt_ring_ptr, head, h, origin, n_ring, dt_now, a, slot, N_V: tl.cons
     """Decay weights of the records, dt of the records, and the checkpoint's decay: w_j = γ_{j+1:h+1}, dt_j, γ_{h+1}.
 
     Shapes [RECORDS, heads], [RECORDS, heads], [heads] for heads = shape of ``head``. Row h of w·dt is the current
-    token's; rows above it are 0. Exponents are suffix sums of g = A·dt, never differences or quotients of products,
-    so that fast heads neither underflow early nor lose digits.
+    token's; rows above it are 0. Each exponent is the sum of the g = A·dt after its record, never a difference of sums
+    or a quotient of products, so that fast heads neither underflow early nor lose digits. The sums are written out as
+    a masked reduction: Triton 3.6 cannot lower a scan of a tensor this small.
     """
-    j = tl.arange(0, RECORDS)[:, None]
+    j = tl.arange(0, RECORDS)
     base = dt_ring_ptr + slot * n_ring * N_V + head[None, :]
-    here = tl.load(base + wrap(origin + j, n_ring) * N_V, mask=j < h, other=0.0)
-    here = tl.where(j == h, dt_now[None, :], here)
-    after = tl.load(base + wrap(origin + j + 1, n_ring) * N_V, mask=j + 1 < h, other=0.0)
-    after = tl.where(j + 1 == h, dt_now[None, :], after)
-    exponent = tl.cumsum(after * a[None, :], axis=0, reverse=True)
-    first = tl.sum(tl.where(j == 0, exponent + here * a[None, :], 0.0), axis=0)
-    w = tl.where(j <= h, tl.exp(exponent), 0.0)
-    return w, here, tl.exp(first)
+    dt = tl.load(base + wrap(origin + j, n_ring)[:, None] * N_V, mask=(j < h)[:, None], other=0.0)
+    dt = tl.where((j == h)[:, None], dt_now[None, :], dt)
+    g = dt * a[None, :]
+    later = (j[None, :] > j[:, None])[:, :, None]  # [record, record after it, 1]
+    exponent = tl.sum(tl.where(later, g[None, :, :], 0.0), axis=1)
+    w = tl.where((j <= h)[:, None], tl.exp(exponent), 0.0)
+    return w, dt, tl.exp(tl.sum(g, axis=0))
 
 
 @triton.jit
@@ -209,7 +209,7 @@ def _replay_flush_kernel(
         slots = tl.load(slots_ptr + rows, mask=rows < n_rows, other=-1).to(tl.int64)
         cursors = tl.load(cursor_ptr + slots * N_V + first_head, mask=slots >= 0, other=0)
         due = (slots >= 0) & (cursor_h(cursors) + 1 >= window)
-        rank = tl.cumsum(due.to(tl.int32), axis=0) - 1
+        rank = tl.sum((due[None, :] & (i[None, :] < i[:, None])).to(tl.int32), axis=1)
         for item in range(0, tl.sum(due.to(tl.int32), axis=0)):
             this = due & (rank == item)
             row = tl.sum(tl.where(this, rows, 0), axis=0)
