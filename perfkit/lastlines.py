@@ -73,12 +73,14 @@ def _window_line(found: Mapping[str, Any]) -> str | None:
 
 
 def _break_even_text(found: Mapping[str, Any]) -> str:
-    if found["at_most"]:
-        return f"at most {found['smallest']}: faster at every batch tried"
+    smallest, largest = found["smallest"], found["largest"]
+    high = f"above {largest}" if found["hi"] is None else f"{found['hi']:.3g}"
     if found["batch"] is None:
-        return f"none up to {found['largest']}: no batch gains for sure"
-    high = "?" if found["hi"] is None else f"{found['hi']:.3g}"
-    low = "?" if found["lo"] is None else f"{found['lo']:.3g}"
+        low = "" if found["lo"] is None else f" (perhaps from {found['lo']:.3g})"
+        return f"none up to {largest}{low}"
+    if found["at_most"]:
+        return f"at most batch {smallest}" + (f" [{smallest},{high}]" if found["hi"] != smallest else "")
+    low = f"{found['lo']:.3g}"
     return f"batch {found['batch']:.3g}" + ("" if low == high else f" [{low},{high}]")
 
 

@@ -54,6 +54,7 @@ def check_kernels(sweep: Sweep, run_dir: Path | None, progress: Progress, stop_a
     Without a worker that interprets (no Triton here) nothing is checked, and the reason is noted.
     """
     small = list(dict.fromkeys(small_case(case) for group in sweep.groups for case in group.cases))
+    progress.note(f"checking {len(small)} kernels on small shapes in the interpreter")
     progress.begin(len(small))
     log = run_dir / LOG if run_dir is not None else None
     settings = {**sweep.settings, "quick": True}

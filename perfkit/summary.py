@@ -190,8 +190,10 @@ def _speedup_bounds(row: Row, control: Row | None) -> tuple[float, float]:
     value = row["speedup"]
     if row.get("speedup_lo") and row.get("speedup_hi"):
         return row["speedup_lo"], row["speedup_hi"]
-    if row["source"] == "predicted" or control is None:
-        return value, value  # both times err together
+    if control is None:
+        return value, value
+    if row["source"] == "predicted":  # the model errs by kernel, so a ratio is no surer than a time
+        return value * row["time_us"] / row["time_us_hi"], value * row["time_us_hi"] / row["time_us"]
     width = math.hypot(_relative(row), _relative(control))
     return value / (1 + width), value * (1 + width)
 

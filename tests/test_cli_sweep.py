@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,24 @@ def test_without_a_gpu_it_predicts_and_says_so(laptop, tmp_path: Path, capsys):
     assert (own["time_us"] == own["predicted_us"]).all()
     assert set(own["gpu"]) == {"h200-sxm"}
     assert own["roof_fraction"].isna().all()
+
+
+def test_on_a_laptop_every_kernel_is_checked_in_the_interpreter(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
+):
+    monkeypatch.delenv("PERFKIT_WORKER_MODE", raising=False)
+    monkeypatch.setattr("perfkit.device.usable_gpu", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    started = time.monotonic()
+    assert sweep("--model", "nemotron-super", "--out", "run") == 0
+    assert time.monotonic() - started < 90
+    out, _ = capsys.readouterr()
+    assert "kernels checked in the interpreter" in out
+    frame = results.load_run("run")
+    own = frame[frame["source"] == "predicted"]
+    assert len(own) == 40
+    assert set(own["checked"]) == {"interpreter"}
+    assert (own["rel_error"] < 2e-6).all()
 
 
 def test_a_named_gpu_that_is_not_here_is_predicted(laptop, capsys):

@@ -58,7 +58,7 @@ def test_without_an_interpreter_it_says_so_and_goes_on(tmp_path: Path, monkeypat
     monkeypatch.setattr(predict, "worker_argv", lambda mode: [sys.executable, str(STUB), "--dead"])
     notes = Notes()
     assert predict.check_kernels(plan(tmp_path), None, notes, None) == {}
-    assert notes.notes[0].startswith(
+    assert notes.notes[1].startswith(
         "kernels are not checked: the worker ended before it was ready: exit code 1: no dev"
     )
     row = predict.predicted_row(plan(tmp_path), CASES[1], None)

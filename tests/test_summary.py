@@ -67,9 +67,14 @@ def test_break_even_lies_between_the_batches_that_lose_and_win():
 
 def test_always_faster_and_never_faster():
     always, table = rows({1: (9.0, 8.0, 7.0, 7.5), 4: (20.0, 12.0, 11.0, 11.5)})
-    assert text(always, table)[-1] == "break-even at most 1: faster at every batch tried"
+    assert text(always, table)[-1] == "break-even at most batch 1"
     never, table = rows({1: (4.0, 8.0, 7.0, 7.5), 4: (9.0, 12.0, 11.0, 11.5)})
-    assert text(never, table)[-1] == "break-even none up to 4: no batch gains for sure"
+    assert text(never, table)[-1] == "break-even none up to 4"
+
+
+def test_a_predicted_break_even_is_as_unsure_as_its_times():
+    made, table = rows({1: (9.0, 8.0, 7.5, 7.6), 256: (559.0, 330.0, 305.0, 310.0)}, "predicted", half_width=0.3)
+    assert text(made, table)[-1].startswith("break-even at most batch 1 [1,")
 
 
 def test_failures_are_counted_with_a_reason():
