@@ -106,7 +106,8 @@ def predict_all(sweep: Sweep, run_dir: Path, progress: Progress, stop_at: float 
         for case in group.cases:
             old = recorder.records.get(case.id)
             row = predicted_row(sweep, case, checks.get(small_case(case)))
-            if old is None or old["status"] not in results.FINISHED or old["row"].get("checked") != row["checked"]:
+            same = old is not None and old["status"] == row["status"] and old["row"]["checked"] == row["checked"]
+            if not same:
                 recorder.write(case, row)
     return checks
 

@@ -214,7 +214,10 @@ class Recorder:
 
     def rows(self) -> list[Row]:
         """Return the journaled rows in the order of the sweep."""
-        return [self.records[key]["row"] for key in self._sweep.cases if key in self.records]
+        return [self._row(case, self.records[key]) for key, case in self._sweep.cases.items() if key in self.records]
+
+    def _row(self, case: Case, record: Mapping[str, Any]) -> Row:
+        return record["row"] or base_row(self._sweep, case, record["status"], record["reason"])
 
 
 def measure(sweep: Sweep, run_dir: Path, progress: Progress, stop_at: float | None) -> dict[str, Any]:

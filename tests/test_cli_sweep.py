@@ -178,6 +178,20 @@ def test_on_a_laptop_every_kernel_is_checked_in_the_interpreter(
     assert (own["rel_error"] < 2e-6).all()
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_it_measures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys):
+    monkeypatch.delenv("PERFKIT_WORKER_MODE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert sweep("--model", "nemotron-super", "--batch", "4,64", "--window", "16", "--self-check", "--out", "run") == 0
+    out, _ = capsys.readouterr()
+    assert "MEASURED" in out and "A/A floor" in out
+    frame = results.load_run("run")
+    assert set(frame["source"]) == {"measured"}
+    assert set(frame["checked"]) == {"gpu"}
+    assert set(frame["status"]) == {"ok"}
+    assert (frame["time_us"] > 0).all() and (frame["n_samples"] >= 5).all()
+
+
 def test_a_named_gpu_that_is_not_here_is_predicted(laptop, capsys):
     assert sweep("--model", "nemotron-super", "--batch", "64", "--window", "16", "--gpu", "b200", "--out", "run") == 0
     out, err = capsys.readouterr()
