@@ -88,7 +88,7 @@ class Checker:
         self.home = self.tensors["slots"].clone()
         batch = case.batch
         rows = range(batch) if batch <= ROWS_COMPARED else np.linspace(0, batch - 1, ROWS_COMPARED).astype(int)
-        self.rows = torch.tensor(sorted(set(int(row) for row in rows)), device=self.home.device)
+        self.rows = torch.tensor(sorted({int(row) for row in rows}), device=self.home.device)
         self.padded = batch // 2 if batch > 1 else None
         if self.padded is not None:
             self.home[self.padded] = -1
@@ -107,7 +107,8 @@ class Checker:
     def committed(self) -> torch.Tensor:
         """The compared rows' states by the buffers."""
         view = {**self.tensors, "slots": self.home[self.rows]}
-        return self.method.committed(self.case, view, self.index)
+        state: torch.Tensor = self.method.committed(self.case, view, self.index)
+        return state
 
     def _inputs(self) -> dict[str, torch.Tensor]:
         roles = self.session.buffers
@@ -124,7 +125,9 @@ class Checker:
         free = torch.tensor([slot for slot in range(n_slots) if slot not in owned], device=self.home.device)
         kept = [name for name, b in self.session.buffers.items() if b.role in ("state", "record", "cursor")]
         sizes = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-        return [t[free].clone().view(sizes[t.element_size()]) for name in kept if len(t := self.tensors[name]) == n_slots]
+        return [
+            t[free].clone().view(sizes[t.element_size()]) for name in kept if len(t := self.tensors[name]) == n_slots
+        ]
 
     def flushes(self) -> np.ndarray[Any, Any]:
         """Which rows flush in their next step, by DESIGN's rule for decode: h + 1 = L."""
@@ -136,7 +139,7 @@ class Checker:
         Raises:
             _Wrong: something differs.
         """
-        case, tensors = self.case, self.tensors
+        tensors = self.tensors
         self.family.fill_inputs(tensors, 7919 + self.index)
         tensors["out"].fill_(float("nan"))
         live = self.home.cpu().numpy() >= 0
@@ -159,7 +162,9 @@ class Checker:
         if not out[~on].isnan().all():
             raise _Wrong(f"{where}: output of a row without a slot was written")
         state, expected = self.family.reference(self.anchor, self._inputs())
-        self.drift = torch.where(on[:, None, None, None], self.family.reference(self.drift, self._inputs())[0], self.drift)
+        self.drift = torch.where(
+            on[:, None, None, None], self.family.reference(self.drift, self._inputs())[0], self.drift
+        )
         state = torch.where(on[:, None, None, None], state, self.anchor)
         found = self.committed()
         if on.any():

@@ -159,7 +159,9 @@ class Config:
     def parse(cls, text: str) -> Config:
         """Inverse of ``str``."""
         return cls(
-            tuple((name, int(value)) for name, value in (item.split("=") for item in text.split())) if text != "-" else ()
+            tuple((name, int(value)) for name, value in (item.split("=") for item in text.split()))
+            if text != "-"
+            else ()
         )
 
 
@@ -182,12 +184,11 @@ class Launch:
         """The kernel's name."""
         return str(getattr(self.kernel, "__name__", type(self.kernel).__name__))
 
-    def __call__(self) -> None:
-        """Launch it."""
+    def __call__(self) -> Any:
+        """Launch it; return the compiled kernel where the kernel is Triton's."""
         if hasattr(self.kernel, "run") and hasattr(self.kernel, "__getitem__"):
-            self.kernel[self.grid](*self.args, **self.constexprs, **self.config)
-        else:
-            self.kernel(*self.args)
+            return self.kernel[self.grid](*self.args, **self.constexprs, **self.config)
+        return self.kernel(*self.args)
 
 
 @dataclass(frozen=True, slots=True)

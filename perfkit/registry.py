@@ -10,7 +10,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
-import perfkit.kernels
 from perfkit.errors import InputError
 from perfkit.method import Family, Method
 from perfkit.shape import FAMILIES
@@ -72,7 +71,9 @@ def get_method(family: str, key: str, phase: str = "decode") -> Method:
     if ":" in key:
         method = load_method(key)
         if (method.family, method.phase) != (family, phase):
-            raise InputError(f"is for {method.family} {method.phase}, not {family} {phase}", field="--method", value=key)
+            raise InputError(
+                f"is for {method.family} {method.phase}, not {family} {phase}", field="--method", value=key
+            )
         return method
     for method in methods(family, phase):
         if method.key == key:

@@ -107,11 +107,12 @@ class Session:
 
     def step(self, index: int = 0, copy: int = 0) -> int:
         """Launch one step of one copy; return the number of launches."""
-        count = 0
-        for launch in self.method.launches(self.case, self.config, self.copies[copy], index):
-            launch()
-            count += 1
-        return count
+        return len([launch() for launch in self.method.launches(self.case, self.config, self.copies[copy], index)])
+
+    def compiled(self) -> list[Any]:
+        """Launch one step and return its compiled kernels, as far as Triton made them."""
+        launched = [launch() for launch in self.method.launches(self.case, self.config, self.tensors, 0)]
+        return [kernel for kernel in launched if hasattr(kernel, "n_regs")]
 
     def run(self, steps: Iterable[int]) -> int:
         """Launch steps over all copies, a step of every copy before the next; return the number of launches."""
@@ -124,12 +125,12 @@ class Session:
 
     def restore(self, saved: list[dict[str, torch.Tensor]]) -> None:
         """Put back what :meth:`snapshot` returned, in place."""
-        for tensors, old in zip(self.copies, saved, strict=True):
-            for name, value in old.items():
-                tensors[name].copy_(value)
+        into = [tensors[name] for tensors, old in zip(self.copies, saved, strict=True) for name in old]
+        torch._foreach_copy_(into, [value for old in saved for value in old.values()])
 
     def capture(self, steps: Sequence[int]) -> Any:
-        """Capture steps over all copies into one CUDA graph; the steps must have run before (compiled)."""
+        """Capture steps over all copies into one CUDA graph; the kernels must have been launched once before."""
+        torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self.run(steps)

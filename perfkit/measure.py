@@ -1,0 +1,143 @@
+"""Times of callables: interleaved rounds on one device, throttled samples dropped, a statistical stop for each."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from perfkit.stats import Interval, Stopping, median_interval
+
+
+class Clock(Protocol):
+    """Times one run of a callable on a device."""
+
+    def time_us(self, run: Callable[[], object]) -> float:
+        """Return the microseconds that the device took."""
+        ...
+
+
+class CudaClock:
+    """CUDA events around a run. Both events are in the stream before the host waits."""
+
+    def __init__(self) -> None:
+        import torch
+
+        make: Any = torch.cuda.Event
+        self._start, self._end = make(enable_timing=True), make(enable_timing=True)
+
+    def time_us(self, run: Callable[[], object]) -> float:
+        """Return the microseconds between two events around ``run``."""
+        self._start.record()
+        run()
+        self._end.record()
+        self._end.synchronize()
+        return float(self._start.elapsed_time(self._end)) * 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One thing to time.
+
+    Attributes:
+        name: unique among the subjects of a group.
+        run: enqueues the work, such as a graph's replay.
+        prepare: runs before each sample, outside the timed region: restores the state that ``run`` changes.
+        units: steps times layers in one run; times are per unit.
+    """
+
+    name: str
+    run: Callable[[], object]
+    prepare: Callable[[], object]
+    units: int
+
+
+@dataclass(slots=True)
+class Series:
+    """The samples of one subject, in microseconds per unit."""
+
+    times: list[float] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)
+    throttled: list[float] = field(default_factory=list)
+    clocks: list[int] = field(default_factory=list)
+    reasons: set[str] = field(default_factory=set)
+    stop_reason: str | None = None
+
+    def interval(self, seed: int = 0) -> Interval:
+        """Return the median with its bootstrap interval."""
+        return median_interval(self.times, seed=seed)
+
+    @property
+    def clock_mhz(self) -> float | None:
+        """Median SM clock right after the samples."""
+        return statistics.median(self.clocks) if self.clocks else None
+
+
+def interleave(
+    subjects: Sequence[Subject],
+    stopping: Stopping,
+    clock: Clock,
+    monitor: Any = None,
+    *,
+    seed: int = 0,
+    warmup: int = 2,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> dict[str, Series]:
+    """Time subjects in rounds, each subject once a round, the order reversed every other round.
+
+    Drift of clocks and temperature so falls on all of them alike. All go on until the last one stops, so that every
+    round has a sample of each and ratios can be paired; a subject that never converges stops at the rule's limits.
+
+    Args:
+        subjects: what to time.
+        stopping: when a subject has enough samples.
+        clock: how a run is timed.
+        monitor: a :class:`perfkit.device.Monitor`, or None: then nothing is known about throttling.
+        seed: of the bootstrap.
+        warmup: untimed runs of each subject first.
+        progress: told (subject, samples done, samples at most) as they come.
+
+    Returns:
+        A series per subject. A series may be empty if every sample was throttled.
+    """
+    for subject in subjects:
+        for _ in range(warmup):
+            subject.prepare()
+            subject.run()
+    series = {subject.name: Series() for subject in subjects}
+    started, index = time.monotonic(), 0
+    while any(one.stop_reason is None for one in series.values()):
+        for subject in subjects if index % 2 == 0 else reversed(subjects):
+            _sample(subject, series[subject.name], index, clock, monitor)
+        index += 1
+        elapsed = time.monotonic() - started
+        for name, one in series.items():
+            reason = stopping.decide(one.times, elapsed, seed=seed).reason
+            if reason is None and len(one.times) + len(one.throttled) >= 2 * stopping.max_samples:
+                reason = "max_samples"  # throttled all the time: it will not get better
+            one.stop_reason = one.stop_reason or reason
+            if progress is not None:
+                progress(name, min(len(one.times), stopping.max_samples), stopping.max_samples)
+        if elapsed > stopping.max_seconds or index >= 2 * stopping.max_samples:
+            break
+    for one in series.values():
+        one.stop_reason = one.stop_reason or "max_time"
+    return series
+
+
+def _sample(subject: Subject, series: Series, index: int, clock: Clock, monitor: Any) -> None:
+    subject.prepare()
+    before = monitor.snapshot() if monitor is not None else None
+    value = clock.time_us(subject.run) / subject.units
+    if monitor is not None:
+        verdict = monitor.judge(before, monitor.snapshot())
+        if verdict.sm_clock_mhz is not None:
+            series.clocks.append(verdict.sm_clock_mhz)
+        if verdict.throttled:
+            series.throttled.append(value)
+            series.reasons.update(verdict.reasons)
+            return
+    series.times.append(value)
+    series.rounds.append(index)
