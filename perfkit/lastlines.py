@@ -55,8 +55,11 @@ def counts_line(summary: Mapping[str, Any]) -> str:
     text = ", ".join(parts)
     if summary["source"] == "measured":
         text += f"; {summary['throttled_samples']} samples throttled"
-    if summary["aa_floor"] is not None:
-        text += f"; A/A floor {summary['aa_floor']:.1%}"
+    worst, quoted = summary["aa_floor"], summary["aa_reference"]
+    if quoted is not None and summary["control"]:
+        text += f"; A/A floor {quoted:.1%} at B={summary['control']['batch']}, {worst:.1%} at worst"
+    elif worst is not None:
+        text += f"; A/A floor {worst:.1%}"
     return text
 
 
@@ -84,10 +87,9 @@ def _break_even_text(found: Mapping[str, Any]) -> str:
     return f"batch {found['batch']:.3g}" + ("" if low == high else f" [{low},{high}]")
 
 
-def _control_text(control: Mapping[str, Any], source: str) -> str:
-    tuned = "tuned " if control.get("time_default_us") else ""
+def _control_text(control: Mapping[str, Any], source: str, tuned: bool) -> str:
     mark = "~" if source == "predicted" else ""
-    text = f"{tuned}{control['method']} {mark}{us(control['time_us'])} us at B={control['batch']}"
+    text = f"{'tuned ' if tuned else ''}{control['method']} {mark}{us(control['time_us'])} us at B={control['batch']}"
     if control.get("time_default_us"):
         text += f"; default configuration {us(control['time_default_us'])} us"
     return text
@@ -108,8 +110,8 @@ def device_text(gpu: Mapping[str, Any], l2_states: Sequence[str]) -> str:
     return ", ".join(parts)
 
 
-def lines(summary: Mapping[str, Any], gpu: Mapping[str, Any], roofs: Roofs | None) -> list[str]:
-    """Return the last lines of a sweep, without the one that says what to do next."""
+def lines(summary: Mapping[str, Any], gpu: Mapping[str, Any], roofs: Roofs | None, *, tuned: bool = False) -> list[str]:
+    """Return the last lines of a sweep, without the one that says what to do next; ``tuned`` says if it searched."""
     best = summary["best"]
     chosen = best if len(best) <= MAX_LINES else sorted(best, key=lambda row: row["batch"])[-MAX_LINES:]
     out = [result_line(row) for row in chosen]
@@ -133,7 +135,7 @@ def lines(summary: Mapping[str, Any], gpu: Mapping[str, Any], roofs: Roofs | Non
     if summary["recorded"]:
         say("RECORDED", f"{summary['recorded']} shipped rows of this model and GPU stand beside them")
     if summary["control"]:
-        say("control", _control_text(summary["control"], str(summary["source"])))
+        say("control", _control_text(summary["control"], str(summary["source"]), tuned))
     if summary["best_window"]:
         say("best L", _window_line(summary["best_window"]))
     if summary["model"]:

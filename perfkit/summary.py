@@ -41,6 +41,7 @@ def summarize(rows: Sequence[Row], cases: Mapping[str, Case], gpu: Gpu | None, r
         "checked": sorted({row["checked"] for row in own if row["status"] != "skipped"}),
         "l2_states": sorted({row["l2_state"] for row in own if row.get("l2_state")}),
         "aa_floor": aa_floor(own),
+        "aa_reference": aa_floor(_reference(own)),
         "best": best_rows(own),
         "recorded": len(recorded),
         "recorded_best": best_rows(recorded),

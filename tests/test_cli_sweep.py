@@ -134,6 +134,11 @@ def test_a_plugin_is_timed_in_the_same_group(fake, tmp_path: Path):
     assert frame["speedup"].notna().all()
 
 
+def test_staggered_batches_are_predicted_but_not_timed(fake, capsys):
+    assert sweep(*SMALL, "--flush-phase", "staggered") == 2
+    assert "--flush-phase: 'staggered': cannot be timed yet" in capsys.readouterr()[1]
+
+
 def test_dry_run_makes_nothing(fake, tmp_path: Path, capsys):
     assert sweep(*SMALL, "--out", str(tmp_path / "run"), "--dry-run") == 0
     out, _ = capsys.readouterr()

@@ -34,8 +34,8 @@ def rows(times=TIMES, source="measured", half_width=0.003, **columns) -> tuple[l
     return derive.derive(made, table, GPU, ROOFS), table
 
 
-def text(made: list[dict], table: dict) -> list[str]:
-    return lastlines.lines(summary.summarize(made, table, GPU, ROOFS), FACTS, ROOFS)
+def text(made: list[dict], table: dict, tuned: bool = False) -> list[str]:
+    return lastlines.lines(summary.summarize(made, table, GPU, ROOFS), FACTS, ROOFS, tuned=tuned)
 
 
 def test_the_lines_of_a_measured_sweep():
@@ -43,12 +43,13 @@ def test_the_lines_of_a_measured_sweep():
     for row in made:
         if row["method"] == "conventional":
             row["time_default_us"] = row["time_us"] * 1.0125
-    lines = text(made, table)
+            row["aa_difference"] = -0.003 if row["batch"] == 256 else 0.021
+    lines = text(made, table, tuned=True)
     assert lines[0].split() == ["B1", "L16", "replay", "6.30", "us", "[6.28,6.32]", "0.73x", *lines[0].split()[7:]]
     assert lines[2].startswith("B256 L16 replay")
     assert "302 us [301,303]  1.85x" in lines[2]
     assert "% roof  DRAM" in lines[2]
-    assert lines[3] == "12/12 ok; 0 samples throttled"
+    assert lines[3] == "12/12 ok; 0 samples throttled; A/A floor 0.3% at B=256, 2.1% at worst"
     assert lines[4] == "MEASURED  NVIDIA H200 GPU-1a2b, driver 580, SM 1980 MHz, cold L2"
     assert lines[5] == "control   tuned conventional 559 us at B=256; default configuration 566 us"
     assert lines[6].startswith("best L    measured 16 of 8, 16, 32, exact model ")

@@ -96,6 +96,9 @@ def make_sweep(model: str | None, gpu: str, *, timeout: float, seed: int, flags:
     spec = parse_spec(**flags, model_state_dtype=profile.state_dtype)
     groups = build_groups(profile.shape, spec)
     mode, worker_mode, facts = choose_gpu(gpu)
+    if mode == "measure" and spec.flush_phase != "aligned":
+        raise InputError("cannot be timed yet, only predicted (name a GPU that is not here)", field="--flush-phase",
+                         value=spec.flush_phase, allowed="aligned")  # fmt: skip
     settings = {**SETTINGS, "seed": seed, "self_check": spec.self_check}
     if worker_mode == "fake":
         settings |= json.loads(os.environ.get(FAKE_SETTINGS) or "{}")
@@ -218,7 +221,8 @@ def _conclude(
     report = _report(run_dir)
     clocks = [row["sm_clock_mhz"] for row in rows if row.get("sm_clock_mhz") and row["source"] == "measured"]
     gpu = {**plan.gpu, "sm_clock_mhz": median(clocks) if clocks else None}  # the driver's was that of an idle GPU
-    lines = lastlines.lines(found, gpu, plan.roofs)
+    tuned = plan.worker_mode == "cuda" and bool(plan.settings.get("tune"))
+    lines = lastlines.lines(found, gpu, plan.roofs, tuned=tuned)
     steps = [f"report {report}" if report is not None else f"rows {run_dir}/results.csv"]
     if any(status in results.INCOMPLETE for status in found["statuses"]):
         steps.append(f"resume {resume_command(run_dir)}")
