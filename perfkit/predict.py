@@ -3,49 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfkit import results
-from perfkit.cases import Group, label
-from perfkit.child import Child, worker_argv, worker_env
+from perfkit.cases import label
+from perfkit.checking import Check, run_cases
 from perfkit.derive import Row, model_case
 from perfkit.errors import DeviceError
 from perfkit.method import Case
 from perfkit.progress import Progress
-from perfkit.runner import Limits, Runner
-from perfkit.shape import Shape
+from perfkit.samples import small_case
 from perfkit.sweep import LOG, Recorder, Sweep, base_row
-
-#: What a check in the interpreter may take in all, in seconds; a case that takes longer is not checked.
-CHECK_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """What the interpreter says about one method at one pair of dtypes."""
-
-    status: str  # ok, incorrect, error, skipped, …
-    reason: str | None
-    rel_error: float | None = None
-
-    @property
-    def checked(self) -> str:
-        """The column ``checked``."""
-        return "interpreter" if self.status in ("ok", "incorrect") else "no"
-
-
-def small_case(case: Case) -> Case:
-    """Return a small case that runs the same kernels: two heads of one group, a short window, three rows.
-
-    The interpreter takes milliseconds a program. Its ``tl.dot`` on bfloat16 inputs is wrong, so those become float16.
-    """
-    shape = case.shape
-    heads = 2 if shape.heads_per_group > 1 else 1
-    small = Shape(shape.family, heads, 1, min(shape.d_v, 80), min(shape.d_k, 32))
-    window = max(4, case.draft_len) if case.window is not None else None
-    inputs = "float16" if case.input_dtype == "bfloat16" else case.input_dtype
-    return replace(case, shape=small, batch=3, window=window, input_dtype=inputs, n_layers=1, options=())
 
 
 def check_kernels(sweep: Sweep, run_dir: Path | None, progress: Progress, stop_at: float | None) -> dict[Case, Check]:
@@ -55,21 +23,14 @@ def check_kernels(sweep: Sweep, run_dir: Path | None, progress: Progress, stop_a
     """
     small = list(dict.fromkeys(small_case(case) for group in sweep.groups for case in group.cases))
     progress.note(f"checking {len(small)} kernels on small shapes in the interpreter")
-    progress.begin(len(small))
     log = run_dir / LOG if run_dir is not None else None
     settings = {**sweep.settings, "quick": True}
-    limits = Limits(case_s=CHECK_S, start_s=60.0, stop_at=stop_at)
     found: dict[Case, Check] = {}
     try:
-        spawn = lambda: Child(worker_argv("interpret"), worker_env("interpret"), log)  # noqa: E731
-        with Runner(spawn, settings, limits, progress) as runner:
-            for case in small:
-                record = runner.run_group(Group(case.group_id, (case,)))[0]
-                found[case] = Check(record["status"], record["reason"], record["row"].get("rel_error"))
+        for case, record in run_cases(small, "interpret", settings, progress, log=log, stop_at=stop_at):
+            found[case] = Check(record["status"], record["reason"], record["row"].get("rel_error"))
     except DeviceError as error:
         progress.note(f"kernels are not checked: {error}")
-    finally:
-        progress.close()
     return found
 
 

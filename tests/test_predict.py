@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfkit import predict
+from perfkit import checking, predict
 from perfkit.cases import Group
 from perfkit.method import Case
 from perfkit.progress import Progress
@@ -47,7 +47,7 @@ def test_small_cases_keep_what_decides_the_kernel():
 
 
 def test_each_method_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(predict, "worker_argv", lambda mode: [sys.executable, str(STUB)])
+    monkeypatch.setattr(checking, "worker_argv", lambda mode: [sys.executable, str(STUB)])
     checks = predict.check_kernels(plan(tmp_path), None, Progress(), None)
     assert [(case.method, check.status, check.checked) for case, check in checks.items()] == [
         ("conventional", "ok", "interpreter"), ("replay", "ok", "interpreter")]  # fmt: skip
@@ -55,7 +55,7 @@ def test_each_method_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_without_an_interpreter_it_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(predict, "worker_argv", lambda mode: [sys.executable, str(STUB), "--dead"])
+    monkeypatch.setattr(checking, "worker_argv", lambda mode: [sys.executable, str(STUB), "--dead"])
     notes = Notes()
     assert predict.check_kernels(plan(tmp_path), None, notes, None) == {}
     assert notes.notes[1].startswith(

@@ -1,0 +1,278 @@
+"""One session stepped beside its float64 oracle: what is compared after every step, and what must not change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from perfkit.method import Case, Config, Point
+from perfkit.session import Session
+from perfkit.tolerance import DRIFT_TOLERANCE, STEP_TOLERANCE, excess_error
+
+#: Rows compared when a batch is large; all rows run.
+ROWS_COMPARED = 8
+
+Mask = NDArray[np.bool_]
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Wrong(Exception):
+    """A finding: what differs, and at which step."""
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy as integers, so that NaNs compare equal to themselves."""
+    return tensor.contiguous().clone().view(_BITS[tensor.element_size()])
+
+
+def _per_buffer(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()) if count)
+
+
+class Checker:
+    """A case with its oracle.
+
+    One row of several is padded throughout: it has no slot. The others start at random places of their rings.
+
+    Attributes:
+        h: committed records of each row by the flush rule, [batch].
+        index: steps done.
+        rows: the rows that are compared.
+        worst: largest error of the outputs so far.
+    """
+
+    def __init__(self, case: Case, device: str, config: Config | None = None, seed: int = 0) -> None:
+        self.case = case
+        self.session = Session(case, device, config, seed)
+        self.interprets = torch.device(device).type == "cpu"
+        self.tensors = self.session.tensors
+        self.method, self.family = self.session.method, self.session.family
+        self.random = np.random.default_rng(seed)
+        self.home = self.tensors["slots"].clone()
+        batch = case.batch
+        rows = range(batch) if batch <= ROWS_COMPARED else np.linspace(0, batch - 1, ROWS_COMPARED).astype(int)
+        self.rows = torch.tensor(sorted({int(row) for row in rows}), device=self.home.device)
+        self.padded = batch // 2 if batch > 1 else None
+        if self.padded is not None:
+            self.home[self.padded] = -1
+        self.live: Mask = self.home.cpu().numpy() >= 0
+        self.tensors["slots"].copy_(self.home)
+        self.generator = torch.Generator(device=self.home.device).manual_seed(seed + 1)
+        self.method.start(case, self.tensors, self._random_states(batch), self._random_origins(batch))
+        self.h = np.zeros(batch, dtype=int)
+        self.index = 0
+        self.worst = 0.0
+        self.anchor = self.committed()
+        self.drift = self.anchor.clone()
+        self.spare = self._spare()
+
+    def _random_states(self, count: int) -> torch.Tensor:
+        shape = (count, *self.tensors["state"].shape[1:])
+        return torch.randn(shape, generator=self.generator, device=self.home.device) * 0.1
+
+    def _random_origins(self, count: int) -> torch.Tensor:
+        ring = (self.case.window or 1) + self.case.draft_len
+        return torch.as_tensor(self.random.integers(0, ring, count), device=self.home.device)
+
+    def _slots(self, on: torch.Tensor) -> torch.Tensor:
+        return torch.where(on, self.home, torch.full_like(self.home, -1))
+
+    def committed(self) -> torch.Tensor:
+        """Return the compared rows' states by the buffers, float64."""
+        view = {**self.tensors, "slots": self.home[self.rows]}
+        return torch.as_tensor(self.method.committed(self.case, view, self.index))
+
+    def _checkpoint(self) -> torch.Tensor:
+        """Bits of the compared rows' states in memory."""
+        return bits(self.tensors["state"][self.home[self.rows].long().clamp(min=0)])
+
+    def _inputs(self) -> dict[str, torch.Tensor]:
+        roles = {name: buffer.role for name, buffer in self.session.buffers.items()}
+        return {
+            name: tensor[self.rows] if roles[name] in ("input", "output") else tensor
+            for name, tensor in self.tensors.items()
+            if roles[name] in ("input", "output", "param")
+        }
+
+    def _spare(self) -> list[torch.Tensor]:
+        """Bits of everything in slots that no live row owns."""
+        n_slots = self.tensors["state"].shape[0]
+        owned = set(self.home.tolist())
+        free = torch.tensor([slot for slot in range(n_slots) if slot not in owned], device=self.home.device)
+        kept = [name for name, b in self.session.buffers.items() if b.role in ("state", "record", "cursor")]
+        return [bits(t[free.long()]) for name in kept if len(t := self.tensors[name]) == n_slots]
+
+    def flushes(self) -> Mask:
+        """Return which rows flush in their next step, by the rule for decode: h + 1 = L."""
+        return np.asarray(self.h + 1 >= (self.case.window or 2**31))
+
+    def step(self, idle: Mask | None = None, count_bytes: bool = False) -> None:
+        """Run one step, ``idle`` rows sitting out, and compare everything.
+
+        Raises:
+            Wrong: something differs.
+        """
+        on, flush, before = self._launch(idle, count_bytes)
+        self._compare(on, flush, before)
+
+    def _launch(self, idle: Mask | None, count_bytes: bool) -> tuple[torch.Tensor, Mask, torch.Tensor]:
+        tensors = self.tensors
+        self.family.fill_inputs(tensors, 7919 + self.index)
+        tensors["out"].fill_(float("nan"))
+        active = self.live if idle is None else self.live & ~idle
+        on = torch.as_tensor(active, device=self.home.device)
+        before = self._checkpoint()
+        tensors["slots"].copy_(self._slots(on))
+        if count_bytes:
+            self._counted_step(active)
+        elif self.session.step(self.index) < 1:
+            raise Wrong(f"step {self.index}: no launch")
+        tensors["slots"].copy_(self.home)
+        flush = self.flushes() & active
+        self.h = np.where(flush, 0, np.where(active & self.method.windowed, self.h + 1, self.h))
+        self.index += 1
+        return on[self.rows], flush, before
+
+    def _compare(self, on: torch.Tensor, flush: Mask, before: torch.Tensor) -> None:
+        where = f"step {self.index - 1}"
+        if not self.tensors["out"][self.rows][~on].isnan().all():
+            raise Wrong(f"{where}: output of a row without a slot was written")
+        state, expected = self.family.reference(self.anchor, self._inputs())
+        wide = on[:, None, None, None]
+        self.drift = torch.where(wide, self.family.reference(self.drift, self._inputs())[0], self.drift)
+        state = torch.where(wide, state, self.anchor)
+        error = self._output_error(expected, on)
+        self.worst = max(self.worst, error)
+        if not error <= STEP_TOLERANCE:
+            raise Wrong(f"{where}: output error {error:.1e} > {STEP_TOLERANCE:.0e}")
+        found = self.committed()
+        error = excess_error(found, state, self.tensors["state"].dtype, self._factor("state"))
+        if not error <= STEP_TOLERANCE:
+            raise Wrong(f"{where}: state error {error:.1e} > {STEP_TOLERANCE:.0e}")
+        self._compare_checkpoint(where, on, flush, before)
+        self.anchor = found
+
+    def _compare_checkpoint(self, where: str, on: torch.Tensor, flush: Mask, before: torch.Tensor) -> None:
+        """The state in memory changes at a flush and at no other step, else the window is not the one asked for."""
+        due = torch.as_tensor(flush, device=on.device)[self.rows] if self.method.windowed else on
+        changed = (before != self._checkpoint()).flatten(1).any(1) & (self.home[self.rows] >= 0)
+        if (changed & ~due).any():
+            raise Wrong(f"{where}: the checkpoint of a row that does not flush was written")
+        if (due & ~changed).any():
+            raise Wrong(f"{where}: a row that is due did not write its checkpoint")
+
+    def _output_error(self, expected: torch.Tensor, on: torch.Tensor) -> float:
+        if not on.any():
+            return 0.0
+        out = self.tensors["out"]
+        return excess_error(out[self.rows][on].double(), expected[on], out.dtype, self._factor("out"))
+
+    def _factor(self, name: str) -> float:
+        # The interpreter truncates to BF16 where the GPU rounds.
+        return 2.0 if self.interprets and self.tensors[name].dtype == torch.bfloat16 else 1.0
+
+    def _counted_step(self, active: Mask) -> None:
+        from perfkit.touched import touched
+
+        where = f"step {self.index}"
+        with touched(self.tensors) as record:
+            launches = self.session.step(self.index)
+        read, write = self.declared(active)
+        if launches < 1:
+            raise Wrong(f"{where}: no launch")
+        if record.outside_lanes:
+            raise Wrong(f"{where}: out of bounds: {record.outside[0]}")
+        if record.races:
+            raise Wrong(f"{where}: programs of one launch race on {record.races}")
+        if (record.bytes_read, record.bytes_written) != (read, write):
+            touched_bytes = "; ".join(f"{what} {_per_buffer(counts)}" for what, counts in
+                                      (("read", record.read), ("written", record.written)))  # fmt: skip
+            raise Wrong(
+                f"{where}: {record.bytes_read} bytes read and {record.bytes_written} written, declared {read} and"
+                f" {write} ({touched_bytes})"
+            )
+
+    def declared(self, active: Mask) -> tuple[int, int]:
+        """Return the bytes that the method declares for a step of the active rows; idle rows read their slot id."""
+        point = replace(Point.of(self.case), batch=1)
+        flush = self.flushes()
+        read, write, shared_read, shared_write = 4 * int((~active).sum()), 0, 0, 0
+        for row in np.flatnonzero(active):
+            step = self.method.step(self.case.shape, point, int(self.h[row]), bool(flush[row]))
+            shared_read, shared_write = int(step.shared_read), int(step.shared_write)
+            read += int(step.bytes_read) - shared_read
+            write += int(step.bytes_write) - shared_write
+        return read + shared_read, write + shared_write
+
+    def desynchronize(self, index: int, steps: int) -> Mask:
+        """Return the rows that sit out step ``index`` of the ``steps`` in which rows fall out of step.
+
+        Each row sits out with a probability of its own; the last step parts rows that are still together.
+        """
+        idle: Mask = self.random.random(self.case.batch) < np.linspace(0.0, 0.8, self.case.batch)
+        live = np.flatnonzero(self.live)
+        if index == steps - 1 and len(live) > 1 and len(set(self.h[live].tolist())) == 1:
+            idle = np.arange(self.case.batch) == live[-1]
+        return idle
+
+    def restart(self, row: int) -> None:
+        """Hand a row over to a new request in mid-run: new state, new place in the ring, NaN for its old records."""
+        slot = int(self.home[row])
+        for name, buffer in self.session.buffers.items():
+            tensor = self.tensors[name]
+            if buffer.role == "record" and tensor.is_floating_point():
+                tensor[slot] = float("nan")
+        only = torch.zeros_like(self.home, dtype=torch.bool)
+        only[row] = True
+        view = {**self.tensors, "slots": self._slots(only)}
+        state = self._random_states(1).expand(self.case.batch, *self.tensors["state"].shape[1:])
+        self.method.start(self.case, view, state, self._random_origins(self.case.batch))
+        self.h[row] = 0
+        fresh = self.committed()
+        mine = (self.rows == row)[:, None, None, None]
+        if not torch.equal(fresh.where(~mine, 0.0), self.anchor.where(~mine, 0.0)):
+            raise Wrong(f"step {self.index}: handing one row over changed another")
+        self.anchor = fresh
+        self.drift = torch.where(mine, fresh, self.drift)
+
+    def finish(self) -> None:
+        """Compare what must not have changed, and the drift.
+
+        Raises:
+            Wrong: something differs.
+        """
+        for before, after in zip(self.spare, self._spare(), strict=True):
+            if not torch.equal(before, after):
+                raise Wrong("a slot that no row owns changed")
+        if self.case.state_dtype == "float32":
+            error = excess_error(self.anchor, self.drift, torch.float32)
+            if not error <= DRIFT_TOLERANCE:
+                raise Wrong(f"state drifted by {error:.1e} > {DRIFT_TOLERANCE:.0e} in {self.index} steps")
+
+    # Perturbation: outputs must depend on everything that a step reads.
+
+    def remembered(self) -> list[str]:
+        """Return the buffers that a step must read: the state, and records where a step ever finds some."""
+        records = [name for name, b in self.session.buffers.items() if b.role == "record"]
+        return ["state", *(records if (self.case.window or 1) > 1 else [])]
+
+    def sees(self, name: str) -> bool:
+        """Change one row's share of a buffer, run a step, and return whether that row's output disagrees.
+
+        Steps until the row holds a record first. What was changed counts as true afterwards.
+        """
+        row = int(np.flatnonzero(self.live & np.isin(np.arange(self.case.batch), self.rows.tolist()))[0])
+        while name != "state" and self.h[row] == 0:
+            self.step()
+        part = self.tensors[name][int(self.home[row])]
+        part.copy_(part * 1.5 if part.is_floating_point() else part + 1)
+        before = self.anchor
+        on, _, _ = self._launch(None, False)
+        _, expected = self.family.reference(before, self._inputs())
+        error = self._output_error(expected, on & (self.rows == row))
+        self.anchor = self.committed()
+        return not error <= STEP_TOLERANCE

@@ -1,0 +1,32 @@
+"""How far a kernel's numbers may lie from float64's: rounding to the stored dtype does not count, all else does."""
+
+from __future__ import annotations
+
+import torch
+
+#: Relative Frobenius error of one step in FP32, beyond the rounding of the dtype that is stored.
+STEP_TOLERANCE = 2e-6
+#: The same after a whole run of an FP32 state.
+DRIFT_TOLERANCE = 1e-5
+
+
+def half_ulp(values: torch.Tensor, dtype: torch.dtype, factor: float = 1.0) -> torch.Tensor:
+    """Return half the spacing of ``dtype`` at each float64 value: the largest error of rounding to nearest.
+
+    FP32 and wider are given none: their rounding is what the tolerances are made of. ``factor`` 2 allows truncation.
+    """
+    if dtype in (torch.float32, torch.float64):
+        return torch.zeros_like(values)
+    info = torch.finfo(dtype)
+    smallest = info.smallest_normal * info.eps  # the spacing of subnormal numbers, and so of zero
+    exponent = torch.frexp(values).exponent - 1
+    spacing = torch.where(values == 0, smallest, torch.exp2(exponent.double()) * info.eps)
+    return 0.5 * factor * spacing.clamp(min=smallest)
+
+
+def excess_error(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, factor: float = 1.0) -> float:
+    """Return ‖max(|found − expected| − half an ulp, 0)‖ / ‖expected‖; NaN or infinity anywhere gives infinity."""
+    beyond = ((found - expected).abs() - half_ulp(expected, dtype, factor)).clamp(min=0.0)
+    norm = float(torch.linalg.vector_norm(expected))
+    error = float(torch.linalg.vector_norm(beyond)) / max(norm, 1e-30)
+    return error if error == error else float("inf")
