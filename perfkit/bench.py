@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from perfkit import registry
-from perfkit.check import check_case, excess_error
+from perfkit.check import check_case, check_group, excess_error
 from perfkit.device import Monitor, visible_gpu
 from perfkit.errors import DeviceError
 from perfkit.measure import CudaClock, Series, Subject, interleave
@@ -90,10 +90,6 @@ class Group:
             prepared = self._guarded(case, partial(self._prepare, case))
             if prepared is not None:
                 running.append(prepared)
-        if self.settings.get("check_only"):
-            for item in running:
-                self._result(item.case, "ok", None, item.row)
-            return
         ready = [item for item in running if self._guarded(item.case, partial(self._ready, item)) is not None]
         if ready:
             self._time(ready)
@@ -305,6 +301,9 @@ class _Incorrect(Exception):
 
 def run_group(request: Mapping[str, Any], emit: Emit) -> None:
     """Serve a worker's group request on the GPU."""
+    if (request.get("settings") or {}).get("check_only"):
+        check_group(request, emit, "cuda")  # small cases, each in the configuration that it names
+        return
     group = Group(request.get("settings") or {}, emit)
     with torch.no_grad():
         group.run([Case.from_dict(data) for data in request["cases"]])
