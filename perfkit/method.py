@@ -327,9 +327,9 @@ class Method(ABC):
         """Return the launch configurations to search; the first is the default."""
 
     def memory_per_request(self, case: Case) -> int:
-        """Return the bytes that one more request needs in this layer: state, records, cursors."""
+        """Return the bytes that one more request needs in this layer, a slot's share: state, records, cursors."""
         keep = ("state", "record", "cursor")
-        return sum(b.nbytes for b in self.buffers(case).values() if b.role in keep) // case.batch
+        return sum(b.nbytes // b.shape[0] for b in self.buffers(case).values() if b.role in keep)
 
 
 KernelCallable = Callable[..., None]
