@@ -269,7 +269,9 @@ class Checker:
         while name != "state" and self.h[row] == 0:
             self.step()
         part = self.tensors[name][int(self.home[row])]
-        part.copy_(part * 1.5 if part.is_floating_point() else part + 1)
+        # One record is a small part of an output that may be rounded to half precision: change it by a lot.
+        factor = 1.5 if name == "state" else 64.0
+        part.copy_(part * factor if part.is_floating_point() else part + 1)
         before = self.anchor
         on, _, _ = self._launch(None, False)
         _, expected = self.family.reference(before, self._inputs())

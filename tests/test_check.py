@@ -1,0 +1,211 @@
+"""Checks pass on what is right, at odd shapes and in every dtype, and fail on everything that is planted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from perfkit import check, registry, samples
+from perfkit.check import Outcome, check_case
+from perfkit.checker import Checker
+from perfkit.method import Case, Config
+from perfkit.shape import Shape
+
+PLANTED = Path(__file__).with_name("planted_methods.py")
+CASES = [case for method in registry.methods("mamba2", "decode") for case in samples.interpreter_cases(method)]
+SMALL = Shape("mamba2", 2, 1, 16, 16)
+
+
+def case_name(case: Case) -> str:
+    shape = case.shape
+    return (f"{case.method}-B{case.batch}-L{case.window}-{shape.n_v_heads}x{shape.n_k_heads}x{shape.d_v}x{shape.d_k}-"
+            f"{case.input_dtype}-{case.state_dtype}-{case.option('config')}")  # fmt: skip
+
+
+def planted(name: str, window: int | None = 4, **changes: Any) -> Case:
+    given = {"input_dtype": "float32", **changes}
+    return Case(SMALL, f"{PLANTED}:{name}", 3, window, **given)
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_name)
+def test_shipped_kernels_agree_with_the_oracle(case: Case) -> None:
+    outcome = check_case(case, "cpu", Config.parse(case.option("config")))
+    assert outcome.reason is None
+    assert 0 <= outcome.rel_error < 2e-6
+    assert outcome.steps == 3 * max(case.window or 0, 3)
+    assert "bytes" in outcome.covered
+
+
+def test_samples_are_as_odd_as_they_should_be() -> None:
+    assert len(CASES) == len({case.id for case in CASES})
+    for key in ("conventional", "replay"):
+        own = [case for case in CASES if case.method == key]
+        assert {1, 3} <= {case.batch for case in own}
+        assert {80} <= {case.shape.d_v for case in own}
+        assert {"float32", "float16", "bfloat16"} == {case.state_dtype for case in own}
+        assert {"float32", "float16"} == {case.input_dtype for case in own}
+        assert {1} < {case.shape.n_k_heads for case in own}
+        assert any(case.shape.n_v_heads > case.shape.n_k_heads > 1 for case in own)
+        assert any(case.shape.n_v_heads == case.shape.n_k_heads > 1 for case in own)
+        assert all(case.batch * case.shape.n_v_heads <= 12 for case in own)
+    assert {1, 2, 3, 5, 17} <= {case.window for case in CASES}
+    method = registry.get_method("mamba2", "replay")
+    base = Case(Shape("mamba2", 16, 2, 64, 128), "replay", 5, 8)
+    wanted = {str(config) for config in samples.all_configs(method, base)}
+    assert wanted <= {case.option("config") for case in samples.gpu_cases(method)}
+    assert "bfloat16" in {case.input_dtype for case in samples.gpu_cases(method)}
+
+
+@pytest.mark.parametrize("name", ["RIGHT"])
+def test_a_plugin_that_is_right_passes(name: str) -> None:
+    assert check_case(planted(name), "cpu").reason is None
+
+
+@pytest.mark.parametrize(
+    ("name", "finding"),
+    [
+        ("FORGETS_CURSOR_BYTES", "bytes read"),
+        ("KEYS_PER_VALUE_HEAD", "bytes read"),
+        ("FLUSHES_LATE", "bytes read"),
+        ("FLUSHES_EARLY", "checkpoint of a row that does not flush was written"),
+        ("KEEPS_OLD_RECORDS", "bytes read"),
+        ("ROUNDS_DT", "state error"),
+    ],
+)
+def test_a_windowed_method_with_a_fault_is_incorrect(name: str, finding: str) -> None:
+    outcome = check_case(planted(name), "cpu")
+    assert not outcome.ok
+    assert outcome.reason is not None and finding in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "finding"),
+    [
+        ("SKIPS_A_LAUNCH", "step 7: output error inf"),
+        ("NO_LAUNCH", "no launch"),
+        ("CLOBBERS_SPARE_SLOT", "a slot that no row owns changed"),
+        ("SERVES_PADDED_ROWS", "output of a row without a slot was written"),
+        ("FORGETS_SKIP", "output error"),
+    ],
+)
+def test_a_method_without_a_window_with_a_fault_is_incorrect(name: str, finding: str) -> None:
+    outcome = check_case(planted(name, None), "cpu", count_bytes=False)
+    assert not outcome.ok
+    assert outcome.reason is not None and finding in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "finding"),
+    [("FLUSHES_LATE", "a row that is due did not write its checkpoint"),
+     ("FLUSHES_EARLY", "checkpoint of a row that does not flush was written"),
+     ("KEEPS_OLD_RECORDS", "error inf")],
+)  # fmt: skip
+def test_cursors_are_seen_without_counting_bytes(name: str, finding: str) -> None:
+    """As on a GPU, where there is nothing to count with."""
+    assert finding in str(check_case(planted(name), "cpu", count_bytes=False).reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "buffer"), [("DEAF_X", "x_ring"), ("DEAF_K", "k_ring"), ("DEAF_DT", "dt_ring"), ("DEAF_STATE", "state")]
+)
+def test_outputs_that_do_not_depend_on_a_buffer_are_incorrect(name: str, buffer: str) -> None:
+    outcome = check_case(planted(name), "cpu", count_bytes=False)
+    assert outcome.reason == f"outputs do not change when {buffer} is perturbed"
+
+
+@pytest.mark.parametrize("name", ["state", "x_ring", "k_ring", "dt_ring"])
+def test_each_perturbed_buffer_shows(name: str) -> None:
+    checker = Checker(Case(SMALL, "replay", 3, 3, input_dtype="float16"), "cpu")
+    assert checker.remembered() == ["state", "x_ring", "k_ring", "dt_ring"]
+    for _ in range(4):  # in steps that flush and in steps that do not
+        assert checker.sees(name)
+    checker.step()  # what was changed has become true
+
+
+def test_a_window_of_one_has_no_records_to_perturb() -> None:
+    assert Checker(Case(SMALL, "replay", 1, 1, input_dtype="float16"), "cpu").remembered() == ["state"]
+
+
+def test_rows_fall_out_of_step_and_one_is_padded() -> None:
+    checker = Checker(Case(SMALL, "replay", 4, 3, input_dtype="float16"), "cpu", seed=3)
+    assert checker.live.tolist() == [True, True, False, True]
+    for index in range(3):
+        checker.step(checker.desynchronize(index, 3))
+    assert len(set(checker.h[checker.live].tolist())) > 1
+    checker.h[:] = 1
+    assert checker.desynchronize(2, 3).tolist() == [False, False, False, True]
+
+
+def test_a_check_is_the_same_again_and_other_with_another_seed() -> None:
+    case = Case(SMALL, "conventional", 3, input_dtype="float32")
+    first, again, other = (check_case(case, "cpu", seed=seed, count_bytes=False) for seed in (0, 0, 1))
+    assert first == again
+    assert first.rel_error != other.rel_error
+
+
+def test_progress_counts_every_step() -> None:
+    told: list[tuple[int, int]] = []
+    check_case(Case(SMALL, "conventional", 1, input_dtype="float32"), "cpu", count_bytes=False,
+               progress=lambda done, total: told.append((done, total)))  # fmt: skip
+    assert told == [(step, 9) for step in range(1, 10)]
+
+
+def test_bf16_inputs_of_steps_that_do_not_flush() -> None:
+    """The interpreter's matrix product is wrong on BF16; without a flush there is none."""
+    checker = Checker(Case(SMALL, "replay", 3, 8), "cpu")
+    for _ in range(4):
+        checker.step(count_bytes=True)
+    assert 0 <= checker.worst < 2e-6
+    assert checker.h[checker.live].tolist() == [4, 4]
+
+
+def events(cases: list[Case], monkeypatch: pytest.MonkeyPatch, outcome: Outcome) -> list[dict[str, Any]]:
+    seen: list[Any] = []
+
+    def fake(case: Case, device: str, config: Config, **options: Any) -> Outcome:
+        seen.append((case.method, device, str(config), options["seed"]))
+        return outcome
+
+    monkeypatch.setattr(check, "check_case", fake)
+    found: list[dict[str, Any]] = []
+    check.run_group({"cases": [case.to_dict() for case in cases], "settings": {"seed": 5}}, found.append)
+    return [*found, {"seen": seen}]
+
+
+def test_one_result_a_case_in_the_configuration_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Case(SMALL, "conventional", 1)
+    named = samples.with_config(plain, Config.of(rows=8, warps=1))
+    odd = Case(Shape("mamba2", 2, 1, 16, 24), "conventional", 1)
+    found = events([plain, named, odd], monkeypatch, Outcome(1e-8, None, 9, ("outputs",)))
+    results = [event for event in found if event.get("event") == "result"]
+    assert [event["case_id"] for event in results] == [plain.id, named.id, odd.id]
+    assert [event["status"] for event in results] == ["ok", "ok", "skipped"]
+    assert results[1]["row"] == {"checked": "interpreter", "launch_config": "rows=8 warps=1", "rel_error": 1e-8,
+                                 "steps": 9, "covered": ["outputs"]}  # fmt: skip
+    assert "d_k = 24 is not a power of two" in results[2]["reason"]
+    default = str(registry.get_method("mamba2", "conventional").configs(plain)[0])
+    assert found[-1]["seen"] == [("conventional", "cpu", default, 5), ("conventional", "cpu", "rows=8 warps=1", 5)]
+
+
+def test_an_incorrect_case_has_its_reason_and_no_error_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = events([Case(SMALL, "conventional", 1)], monkeypatch, Outcome(0.5, "step 3: output error 5.0e-01", 3))[1]
+    assert (result["status"], result["reason"]) == ("incorrect", "step 3: output error 5.0e-01")
+    assert result["row"]["rel_error"] is None
+
+
+def test_restart_leaves_the_other_rows_alone() -> None:
+    checker = Checker(Case(SMALL, "replay", 3, 4, input_dtype="float32"), "cpu")
+    for _ in range(2):
+        checker.step()
+    before = checker.committed()
+    checker.restart(0)
+    after = checker.committed()
+    assert torch.equal(before[2], after[2]) and not torch.equal(before[0], after[0])
+    assert checker.h.tolist()[0] == 0 and checker.h.tolist()[2] == 2
+    assert np.isnan(checker.tensors["x_ring"][int(checker.home[0])].numpy()).all()
+    for _ in range(4):
+        checker.step()

@@ -1,0 +1,81 @@
+"""What kernels are made of: softplus to FP32's accuracy, cursors, positions in a ring."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from perfkit.kernels import ring
+from perfkit.kernels.gates import softplus
+from perfkit.kernels.ring import cursor_h, cursor_origin, cursor_pack, wrap
+
+
+@triton.jit
+def _softplus_kernel(src, dst, n, tile: tl.constexpr):
+    at = tl.arange(0, tile)
+    tl.store(dst + at, softplus(tl.load(src + at, mask=at < n, other=0.0)), mask=at < n)
+
+
+@triton.jit
+def _cursor_kernel(cursor, h, origin, packed, wrapped, n_ring, tile: tl.constexpr):
+    at = tl.arange(0, tile)
+    value = tl.load(cursor + at)
+    tl.store(h + at, cursor_h(value))
+    tl.store(origin + at, cursor_origin(value))
+    tl.store(packed + at, cursor_pack(cursor_h(value), cursor_origin(value)))
+    tl.store(wrapped + at, wrap(cursor_h(value) + cursor_origin(value), n_ring))
+
+
+def softplus_of(values: np.ndarray) -> np.ndarray:
+    x = torch.as_tensor(values.astype(np.float32))
+    out = torch.empty_like(x)
+    _softplus_kernel[(1,)](x, out, len(x), tile=triton.next_power_of_2(len(x)))
+    return out.double().numpy()
+
+
+def test_softplus_is_right_to_fp32() -> None:
+    """Three units in the last place of FP32 (1.2e-7): exp, two divisions' and two products' roundings."""
+    x = np.linspace(-30, 30, 4001).astype(np.float32)
+    exact = np.logaddexp(0.0, x.astype(np.float64))
+    assert np.max(np.abs(softplus_of(x) / exact - 1)) <= 3.5e-7
+
+
+def test_softplus_literals() -> None:
+    found = softplus_of(np.array([0.0, 1.0, -6.9, 20.0, -20.0]))
+    assert found == pytest.approx([math.log(2), 1.3132616875182228, 1.00727e-3, 20.0, 2.0611536e-9], rel=2e-5)
+    assert found[0] == pytest.approx(0.6931471805599453, rel=1e-7)
+
+
+def test_softplus_far_out() -> None:
+    assert softplus_of(np.array([-200.0, 200.0])).tolist() == [0.0, 200.0]
+
+
+@pytest.mark.parametrize(("h", "origin"), [(0, 0), (5, 0), (0, 7), (16, 17), (32767, 32767), (1, 32767)])
+def test_cursors_are_unpacked_as_packed(h: int, origin: int) -> None:
+    value = ring.pack(h, origin)
+    assert (ring.committed_h(value), ring.origin_of(value)) == (h, origin)
+    assert 0 <= value < 2**31
+
+
+def test_cursor_literals() -> None:
+    assert ring.pack(3, 2) == 65539
+    assert ring.committed_h(65539) == 3 and ring.origin_of(65539) == 2
+    assert ring.pack(0) == 0
+    assert ring.MAX_SLOTS == 32767
+
+
+def test_device_functions_agree_with_the_hosts() -> None:
+    pairs = [(0, 0), (3, 4), (4, 4), (5, 4), (1, 7), (7, 7), (0, 7), (2, 3)]
+    cursor = torch.tensor([ring.pack(h, origin) for h, origin in pairs], dtype=torch.int32)
+    h, origin, packed, wrapped = (torch.empty_like(cursor) for _ in range(4))
+    _cursor_kernel[(1,)](cursor, h, origin, packed, wrapped, 8, tile=8)
+    assert h.tolist() == [pair[0] for pair in pairs]
+    assert origin.tolist() == [pair[1] for pair in pairs]
+    assert packed.tolist() == cursor.tolist()
+    assert wrapped.tolist() == [0, 7, 0, 1, 0, 6, 7, 5]
+    assert ring.committed_h(cursor).tolist() == h.tolist()
