@@ -224,7 +224,7 @@ def test_window_is_a_run_time_argument() -> None:
     assert specialized(16) != specialized(17)
     case = Case(SUPER, "replay", 256, 12)
     launches = list(REPLAY.launches(case, REPLAY.configs(case)[0], specs(case, REPLAY, FAMILY), 0))
-    assert all(12 in [arg for arg in launch.args if isinstance(arg, int)] for launch in launches)
+    assert any(12 in [arg for arg in launch.args if isinstance(arg, int)] for launch in launches)
 
 
 def test_conventional_bytes_of_super() -> None:
