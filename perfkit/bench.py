@@ -176,6 +176,10 @@ class Group:
                 error = excess_error(value, expected[name], session.tensors[name].dtype, 2.0)
                 if not error <= AGREEMENT:
                     raise _Incorrect(f"{name} differs from the default configuration's by {error:.1e}")
+            spilled = max((kernel.n_spills for kernel in session.compiled()), default=0)
+            session.restore(saved)
+            if spilled:
+                raise RuntimeError(f"spills {spilled} registers on this GPU")
             graphs[config] = session.capture(steps)
             return Subject(str(config), graphs[config].replay, lambda: session.restore(saved),
                            len(steps) * len(session.copies))  # fmt: skip

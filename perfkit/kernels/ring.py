@@ -1,12 +1,9 @@
 """The replay buffer's cursor: where a head's ring starts and how many committed records it holds.
 
-A cursor is one int32 per slot and value head: bit 30 ``flushed``, bits 15..29 ``origin`` (the ring position of the
-first committed record), bits 0..14 ``h``. Every value head owns its cursor, so no program ever reads what a sibling
+A cursor is one int32 per slot and value head: bits 15..29 ``origin`` (the ring position of the first committed
+record), bits 0..14 ``h``. Every value head owns its cursor, so no program ever reads what a sibling
 writes in the same launch: a step needs no commit launch and no double buffering, and a row that sits out a step (its
 slot is null) keeps its place. The cost is 4 bytes read and written per head and step, 1/8192 of an FP32 state's.
-
-``flushed`` is set by a flush launch and cleared by the launch that follows it in the same step, so that the row is
-not served twice.
 """
 
 from perfkit.kernels.lang import tl, triton
@@ -22,17 +19,17 @@ def pack(h: int, origin: int = 0) -> int:
     return (origin << _H_BITS) | h
 
 
-def committed_h(cursor):  # type: ignore[no-untyped-def]  # int or tensor
+def committed_h(cursor):  # int or tensor
     """Return h of a cursor value or tensor of them."""
     return cursor & _MASK
 
 
-def origin_of(cursor):  # type: ignore[no-untyped-def]  # int or tensor
+def origin_of(cursor):  # int or tensor
     """Return the origin of a cursor value or tensor of them."""
     return (cursor >> _H_BITS) & _MASK
 
 
-# Device functions spell the bits out: 15 bits of h, 15 of origin, the flag at 2**30.
+# Device functions spell the bits out: 15 of h, 15 of origin.
 
 
 @triton.jit
@@ -48,15 +45,9 @@ def cursor_origin(cursor):
 
 
 @triton.jit
-def cursor_flushed(cursor):
-    """1 when this step's flush launch has already served the row."""
-    return cursor >> 30
-
-
-@triton.jit
-def cursor_pack(h, origin, FLUSHED: tl.constexpr):
+def cursor_pack(h, origin):
     """A cursor from its parts."""
-    return h | (origin << 15) | (FLUSHED << 30)
+    return h | (origin << 15)
 
 
 @triton.jit

@@ -73,7 +73,8 @@ class ConventionalDecode(Method):
             (case.batch * shape.n_v_heads * tiles,),
             (t["state"], t["x"], t["k"], t["q"], t["dt"], t["a"], t["dt_bias"], t["d_skip"], t["slots"], t["out"],
              case.batch, t["x"].stride(0), t["k"].stride(0), t["q"].stride(0), t["dt"].stride(0)),
-            {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k, "ROWS": config["rows"]},
+            {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k,
+             "ROWS": config["rows"]},
             {"num_warps": config["warps"], "num_stages": 1},
         )  # fmt: skip
 

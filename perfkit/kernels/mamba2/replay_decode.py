@@ -4,10 +4,11 @@ A step that does not flush computes its outputs without materializing a state (E
 step with h + 1 = L folds the buffer and its own token into the checkpoint, reads its outputs off the new state and
 stores no record.
 
-Two shapes of a step, the tuner chooses by batch: two launches, a flush launch whose programs look for rows that flush
-and then an output launch that skips those rows, each compiled for its own work; or, where a launch costs more than
-registers do, one launch with a branch. Cursors belong to heads (see :mod:`perfkit.kernels.ring`), so either way one
-CUDA graph serves rows that flush and rows that do not, and no launch is needed to commit.
+A step is one launch in which a row flushes or does not. Two launches, each compiled for its own work, were measured
+slower on an H200 at every batch: an empty flush launch costs 4 to 5 µs in all steps but one of a window, while the
+branch costs the other rows little once a program is one warp. Cursors belong to heads (see
+:mod:`perfkit.kernels.ring`), so one CUDA graph serves rows that flush and rows that do not, and nothing is left to
+commit.
 
 Source: paper, Alg. 1, Eq. 5, Eq. 14, App. D.2.
 """
@@ -23,7 +24,7 @@ from perfkit.kernels import ring
 from perfkit.kernels.gates import softplus
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.mamba2 import layout
-from perfkit.kernels.ring import cursor_flushed, cursor_h, cursor_origin, cursor_pack, wrap
+from perfkit.kernels.ring import cursor_h, cursor_origin, cursor_pack, wrap
 from perfkit.method import Buffer, Case, Config, Launch, Method, Number, Point, Step
 from perfkit.roofline.flops import materialized_decode_flops, output_only_decode_flops
 from perfkit.roofline.traffic import layer_record_bytes, replay_decode_counts
@@ -83,7 +84,7 @@ def _output_step(
     if first_head % per_group == 0:
         tl.store(k_base + here * (N_K * D_K) + c, k_now)
     tl.store(dt_ring_ptr + (slot * n_ring + here) * N_V + head, dt_now)
-    tl.store(cursor_ptr + slot * N_V + head, tl.full([HEADS], 0, tl.int32) + cursor_pack(h + 1, origin, 0))
+    tl.store(cursor_ptr + slot * N_V + head, tl.full([HEADS], 0, tl.int32) + cursor_pack(h + 1, origin))
 
     x_base = x_ring_ptr + slot * n_ring * (N_V * D_V) + (head * D_V)[:, None]
     s_base = state_ptr + (slot * N_V + head)[:, None, None] * (D_V * D_K) + c[None, None, :]
@@ -107,28 +108,22 @@ def _output_step(
 @triton.jit
 def _flush_step(
     state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr, bias_ptr, skip_ptr,
-    out_ptr, row, slot, first_head, h, origin, n_ring, stride_x, stride_k, stride_q, stride_dt, FLUSHED: tl.constexpr,
+    out_ptr, row, slot, first_head, h, origin, n_ring, d_v, d_k, stride_x, stride_k, stride_q, stride_dt,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, SPLIT: tl.constexpr,
-    HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, STAGES: tl.constexpr,
+    HEADS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, RECORDS: tl.constexpr,
 ):  # fmt: skip
     """Fold h records and the current token into HEADS heads' checkpoints; read the outputs off the new state.
 
     The fold is one matrix product a tile. SPLIT (BF16 records): k is exact in BF16, and w·dt·x is split into three
-    BF16 terms, so tensor cores add it up to FP32's accuracy. Otherwise FP32 multiply-adds.
+    BF16 terms, so tensor cores add it up to FP32's accuracy. Otherwise FP32 multiply-adds. The loops' bounds are kept
+    from the compiler (d_v and d_k are D_V and D_K at run time): unrolled, the loops would take the registers of the
+    rows that do not flush.
     """
     group = first_head // (N_V // N_K)
-    c = tl.arange(0, D_K)
     j = tl.arange(0, RECORDS)
     at = wrap(origin + j, n_ring)
-
-    q = tl.load(q_ptr + row * stride_q + group * D_K + c).to(tl.float32)
-    k_now = tl.load(k_ptr + row * stride_k + group * D_K + c)
-    k = tl.load(
-        k_ring_ptr + slot * n_ring * (N_K * D_K) + group * D_K + at[:, None] * (N_K * D_K) + c[None, :],
-        mask=(j < h)[:, None], other=0.0,
-    )  # fmt: skip
-    k = tl.where((j == h)[:, None], k_now[None, :], k)
-    for i in tl.static_range(HEADS):
+    k_base = k_ring_ptr + slot * n_ring * (N_K * D_K) + group * D_K + at[:, None] * (N_K * D_K)
+    for i in tl.range(0, HEADS, num_stages=1):
         head = first_head + i
         one = head + tl.arange(0, 1)
         a = tl.load(a_ptr + one)
@@ -137,121 +132,72 @@ def _flush_step(
         weight = tl.sum(w * dt, axis=1)  # [RECORDS]
         decay = tl.sum(decay, axis=0)
         skip = tl.load(skip_ptr + head)
-        tl.store(cursor_ptr + slot * N_V + head, cursor_pack(0, wrap(origin + h, n_ring), FLUSHED))
+        tl.store(cursor_ptr + slot * N_V + head, cursor_pack(0, wrap(origin + h, n_ring)))
         x_base = x_ring_ptr + slot * n_ring * (N_V * D_V) + head * D_V
-        s_base = state_ptr + (slot * N_V + head) * (D_V * D_K) + c[None, :]
-        for v0 in tl.range(0, D_V, ROWS, num_stages=STAGES):
+        for v0 in tl.range(0, d_v, ROWS, num_stages=1):
             v = v0 + tl.arange(0, ROWS)
             live = v < D_V
-            s = tl.load(s_base + v[:, None] * D_K, mask=live[:, None], other=0.0).to(tl.float32)
             x_now = tl.load(x_ptr + row * stride_x + head * D_V + v, mask=live, other=0.0)
-            x = tl.load(x_base + v[:, None] + at[None, :] * (N_V * D_V), mask=live[:, None] & (j < h)[None, :], other=0.0)
+            held = live[:, None] & (j < h)[None, :]
+            x = tl.load(x_base + v[:, None] + at[None, :] * (N_V * D_V), mask=held, other=0.0)
             x = tl.where((j == h)[None, :], x_now[:, None], x)
             value = x.to(tl.float32) * weight[None, :]  # [ROWS, RECORDS]
-            if SPLIT:
-                high = value.to(tl.bfloat16)
-                rest = value - high.to(tl.float32)
-                middle = rest.to(tl.bfloat16)
-                low = (rest - middle.to(tl.float32)).to(tl.bfloat16)
-                fold = tl.dot(high, k, tl.dot(middle, k, tl.dot(low, k)))
-            else:
-                fold = tl.dot(value, k.to(tl.float32), input_precision="ieee")
-            s = s * decay + fold
-            tl.store(s_base + v[:, None] * D_K, s.to(state_ptr.dtype.element_ty), mask=live[:, None])
-            out = tl.sum(s * q[None, :], axis=1) + skip * x_now.to(tl.float32)
+            high = value.to(tl.bfloat16)
+            rest = value - high.to(tl.float32)
+            middle = rest.to(tl.bfloat16)
+            low = (rest - middle.to(tl.float32)).to(tl.bfloat16)
+            out = skip * x_now.to(tl.float32)
+            for c0 in tl.range(0, d_k, COLS, num_stages=1):
+                c = c0 + tl.arange(0, COLS)
+                s_ptr = state_ptr + (slot * N_V + head) * (D_V * D_K) + v[:, None] * D_K + c[None, :]
+                s = tl.load(s_ptr, mask=live[:, None], other=0.0).to(tl.float32)
+                q = tl.load(q_ptr + row * stride_q + group * D_K + c).to(tl.float32)
+                k_now = tl.load(k_ptr + row * stride_k + group * D_K + c)
+                k = tl.load(k_base + c[None, :], mask=(j < h)[:, None], other=0.0)
+                k = tl.where((j == h)[:, None], k_now[None, :], k)
+                if SPLIT:
+                    fold = tl.dot(high, k, tl.dot(middle, k, tl.dot(low, k)))
+                else:
+                    fold = tl.dot(value, k.to(tl.float32), input_precision="ieee")
+                s = s * decay + fold
+                tl.store(s_ptr, s.to(state_ptr.dtype.element_ty), mask=live[:, None])
+                out += tl.sum(s * q[None, :], axis=1)
             tl.store(out_ptr + (row * N_V + head) * D_V + v, out.to(out_ptr.dtype.element_ty), mask=live)
 
 
-@triton.jit(do_not_specialize=["n_ring"])
-def _replay_output_kernel(
+@triton.jit(do_not_specialize=["window", "n_ring", "d_v", "d_k"])
+def _replay_decode_kernel(
     state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr, bias_ptr, skip_ptr,
-    slots_ptr, out_ptr, n_ring, stride_x, stride_k, stride_q, stride_dt,
-    N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr,
-    HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, STAGES: tl.constexpr,
+    slots_ptr, out_ptr, window, n_ring, d_v, d_k, stride_x, stride_k, stride_q, stride_dt,
+    N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, SPLIT: tl.constexpr,
+    HEADS: tl.constexpr, ROWS: tl.constexpr, FOLD_ROWS: tl.constexpr, FOLD_COLS: tl.constexpr,
+    RECORDS: tl.constexpr, FOLD_RECORDS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The rows that do not flush; runs after the flush launch and clears the marks that it left."""
+    """A program serves HEADS heads of one row; h + 1 = window makes it flush."""
     pid = tl.program_id(0)
     row = pid // (N_V // HEADS)
     first_head = pid % (N_V // HEADS) * HEADS
     slot = tl.load(slots_ptr + row).to(tl.int64)
     if slot < 0:
         return
+    # The heads of a row agree; a program reads the cursors that it owns and will write.
     cursor = tl.load(cursor_ptr + slot * N_V + first_head)
-    h = cursor_h(cursor)
-    origin = cursor_origin(cursor)
-    if cursor_flushed(cursor) != 0:
-        head = first_head + tl.arange(0, HEADS)
-        tl.store(cursor_ptr + slot * N_V + head, tl.full([HEADS], 0, tl.int32) + cursor_pack(h, origin, 0))
-        return
-    _output_step(
-        state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr, bias_ptr,
-        skip_ptr, out_ptr, row.to(tl.int64), slot, first_head, h, origin, n_ring, stride_x, stride_k, stride_q,
-        stride_dt, N_V, N_K, D_V, D_K, HEADS, ROWS, RECORDS, STAGES,
-    )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=["n_rows", "window", "n_ring"])
-def _replay_flush_kernel(
-    state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr, bias_ptr, skip_ptr,
-    slots_ptr, out_ptr, n_rows, window, n_ring, stride_x, stride_k, stride_q, stride_dt,
-    N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, SPLIT: tl.constexpr,
-    HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, STAGES: tl.constexpr,
-    LANES: tl.constexpr, SCAN: tl.constexpr,
-):  # fmt: skip
-    """The rows that flush. A program serves HEADS heads of every LANES-th row, so a launch that finds none is short:
-    it looks at SCAN rows at once."""
-    pid = tl.program_id(0)
-    first_head = pid // LANES * HEADS
-    lane = pid % LANES
-    i = tl.arange(0, SCAN)
-    for block in range(0, tl.cdiv(n_rows, LANES * SCAN)):
-        rows = (block * SCAN + i) * LANES + lane
-        slots = tl.load(slots_ptr + rows, mask=rows < n_rows, other=-1).to(tl.int64)
-        cursors = tl.load(cursor_ptr + slots * N_V + first_head, mask=slots >= 0, other=0)
-        due = (slots >= 0) & (cursor_h(cursors) + 1 >= window)
-        rank = tl.sum((due[None, :] & (i[None, :] < i[:, None])).to(tl.int32), axis=1)
-        for item in range(0, tl.sum(due.to(tl.int32), axis=0)):
-            this = due & (rank == item)
-            row = tl.sum(tl.where(this, rows, 0), axis=0)
-            slot = tl.sum(tl.where(this, slots, 0), axis=0)
-            cursor = tl.sum(tl.where(this, cursors, 0), axis=0)
-            _flush_step(
-                state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr,
-                bias_ptr, skip_ptr, out_ptr, row.to(tl.int64), slot, first_head, cursor_h(cursor),
-                cursor_origin(cursor), n_ring, stride_x, stride_k, stride_q, stride_dt, 1,
-                N_V, N_K, D_V, D_K, SPLIT, HEADS, ROWS, RECORDS, STAGES,
-            )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=["window", "n_ring"])
-def _replay_step_kernel(
-    state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr, bias_ptr, skip_ptr,
-    slots_ptr, out_ptr, window, n_ring, stride_x, stride_k, stride_q, stride_dt,
-    N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, SPLIT: tl.constexpr,
-    HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, FOLD_RECORDS: tl.constexpr,
-):  # fmt: skip
-    """One launch for all rows, with the flush as a branch: for batches whose time is launches, not bytes."""
-    pid = tl.program_id(0)
-    row = pid // (N_V // HEADS)
-    first_head = pid % (N_V // HEADS) * HEADS
-    slot = tl.load(slots_ptr + row).to(tl.int64)
-    if slot < 0:
-        return
-    cursor = tl.load(cursor_ptr + slot * N_V + first_head)
+    for i in tl.static_range(1, HEADS):
+        cursor = tl.maximum(cursor, tl.load(cursor_ptr + slot * N_V + first_head + i))
     h = cursor_h(cursor)
     origin = cursor_origin(cursor)
     row = row.to(tl.int64)
     if h + 1 >= window:
         _flush_step(
             state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr, bias_ptr,
-            skip_ptr, out_ptr, row, slot, first_head, h, origin, n_ring, stride_x, stride_k, stride_q, stride_dt, 0,
-            N_V, N_K, D_V, D_K, SPLIT, HEADS, ROWS, FOLD_RECORDS, 1,
+            skip_ptr, out_ptr, row, slot, first_head, h, origin, n_ring, d_v, d_k, stride_x, stride_k, stride_q,
+            stride_dt, N_V, N_K, D_V, D_K, SPLIT, HEADS, FOLD_ROWS, FOLD_COLS, FOLD_RECORDS,
         )  # fmt: skip
     else:
         _output_step(
             state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr, bias_ptr,
             skip_ptr, out_ptr, row, slot, first_head, h, origin, n_ring, stride_x, stride_k, stride_q, stride_dt,
-            N_V, N_K, D_V, D_K, HEADS, ROWS, RECORDS, 1,
+            N_V, N_K, D_V, D_K, HEADS, ROWS, RECORDS, STAGES,
         )  # fmt: skip
 
 
@@ -296,43 +242,24 @@ class ReplayDecode(Method):
         return (case.window or 1) + case.draft_len
 
     def launches(self, case: Case, config: Config, tensors: Mapping[str, Any], step: int = 0) -> Iterable[Launch]:
-        """One launch with a branch (``branch=1``), or a flush launch and an output launch."""
+        """One launch, a program per row and ``heads`` heads; commit and flush are inside."""
         shape, t = case.shape, tensors
-        window = case.window or 1
-        buffers = (t["state"], t["x_ring"], t["k_ring"], t["dt_ring"], t["cursor"], t["x"], t["k"], t["q"], t["dt"],
-                   t["a"], t["dt_bias"], t["d_skip"], t["slots"], t["out"])  # fmt: skip
-        strides = (t["x"].stride(0), t["k"].stride(0), t["q"].stride(0), t["dt"].stride(0))
-        n_ring = self.ring_slots(case)
-        records = triton.next_power_of_2(max(window, 2))
-        fold_records = max(records, 16)  # the matrix unit's shortest sum
-        dims = {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k}
-        split = case.input_dtype == "bfloat16"
-        if config["branch"]:
-            yield Launch(
-                _replay_step_kernel,
-                (case.batch * shape.n_v_heads // config["heads"],),
-                (*buffers, window, n_ring, *strides),
-                {**dims, "SPLIT": split, "HEADS": config["heads"], "ROWS": config["rows"], "RECORDS": records,
-                 "FOLD_RECORDS": fold_records},
-                {"num_warps": config["warps"], "num_stages": 1},
-            )  # fmt: skip
-            return
-        lanes = min(config["lanes"], triton.next_power_of_2(case.batch))
+        records = triton.next_power_of_2(max(case.window or 1, 2))
+        values = dict(config.values)
         yield Launch(
-            _replay_flush_kernel,
-            (shape.n_v_heads // config["flush_heads"] * lanes,),
-            (*buffers, case.batch, window, n_ring, *strides),
-            {**dims, "SPLIT": split, "HEADS": config["flush_heads"], "ROWS": config["flush_rows"],
-             "RECORDS": fold_records, "STAGES": config["flush_stages"], "LANES": lanes, "SCAN": 16},
-            {"num_warps": config["flush_warps"], "num_stages": config["flush_stages"]},
-        )  # fmt: skip
-        yield Launch(
-            _replay_output_kernel,
+            _replay_decode_kernel,
             (case.batch * shape.n_v_heads // config["heads"],),
-            (*buffers, n_ring, *strides),
-            {**dims, "HEADS": config["heads"], "ROWS": config["rows"], "RECORDS": records, "STAGES": config["stages"]},
-            {"num_warps": config["warps"], "num_stages": config["stages"]},
-        )
+            (t["state"], t["x_ring"], t["k_ring"], t["dt_ring"], t["cursor"], t["x"], t["k"], t["q"], t["dt"], t["a"],
+             t["dt_bias"], t["d_skip"], t["slots"], t["out"], case.window, self.ring_slots(case), shape.d_v, shape.d_k,
+             t["x"].stride(0), t["k"].stride(0), t["q"].stride(0), t["dt"].stride(0)),
+            {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k,
+             "SPLIT": case.input_dtype == "bfloat16", "HEADS": config["heads"], "ROWS": config["rows"],
+             "FOLD_ROWS": config["fold_rows"], "FOLD_COLS": min(config["fold_cols"], shape.d_k), "RECORDS": records,
+             "FOLD_RECORDS": max(records, 16),  # the matrix unit's shortest sum
+             "STAGES": config["stages"]},
+            {"num_warps": config["warps"], "num_stages": config["stages"]}
+            | ({"maxnreg": values["maxnreg"]} if "maxnreg" in values else {}),
+        )  # fmt: skip
 
     def start(self, case: Case, tensors: Mapping[str, Any], state: Any, origin: Any = 0) -> None:
         """Store the checkpoint and empty the ring."""
@@ -381,7 +308,6 @@ class ReplayDecode(Method):
             bytes_read=point.batch * (elements * point.read_bytes + token.read + cursor + h * record) + token.shared,
             bytes_write=point.batch * write,
             flops=point.batch * shape.n_v_heads * np.where(flush, fold, output),
-            launches=np.where(np.asarray(point.batch) * shape.n_v_heads > BRANCH_PROGRAMS, 2, 1),
             shared_read=token.shared,
         )
 
@@ -394,27 +320,32 @@ class ReplayDecode(Method):
         return Step(heads * counts.bytes_read, heads * counts.bytes_write, flops)
 
     def configs(self, case: Case) -> Sequence[Config]:
-        """Return tiles and warps of both launches, and of the branch where the batch is small."""
-        group = case.shape.heads_per_group
-        out = ((4, 16, 4, 3), (1, 16, 1, 2), (2, 16, 2, 2), (1, 16, 1, 1), (2, 32, 4, 2))
-        fold = ((32, 4, 1), (16, 4, 1), (16, 2, 1), (64, 4, 1))
-        branch = [
-            Config.of(branch=1, heads=heads, rows=rows, warps=warps)
-            for heads, rows, warps in ((1, 16, 4), (1, 32, 4), (1, 16, 2))
+        """Return heads a program, rows a tile, warps, pipeline stages, and the fold's tile.
+
+        One-warp programs first: what a flush needs in registers then costs the other rows least, and a fold of half
+        a state row keeps it under 220 registers, without spills, on every GPU. Where the batch is small, a program
+        per head with four warps has all loads of the step in flight at once.
+        """
+        shape, window = case.shape, case.window or 1
+        tiled: tuple[tuple[int, ...], ...] = ((2, 16, 1, 2, 16, 64), (2, 16, 2, 2, 16, 64))
+        wide: tuple[tuple[int, ...], ...] = ((1, 16, 4, 1, 16, 128), (1, 32, 4, 1, 32, 128))
+        if window <= 16:
+            tiled += ((2, 16, 1, 2, 16, 128), (4, 16, 1, 2, 16, 64))
+        elif window <= 32:
+            tiled += ((2, 16, 1, 2, 16, 32),)
+        else:
+            tiled, wide = ((2, 16, 4, 2, 16, 64), (1, 16, 4, 1, 16, 64)), ((1, 16, 8, 1, 16, 128),)
+        small = case.batch * shape.n_v_heads <= SMALL_BATCH_HEADS
+        scale = max(1, shape.d_k // 128)  # a longer state row takes more threads, not more registers
+        found = [
+            Config.of(heads=heads, rows=rows, warps=warps * scale, stages=stages, fold_rows=fold_rows, fold_cols=cols)
+            for heads, rows, warps, stages, fold_rows, cols in ((*wide, *tiled) if small else (*tiled, *wide))
+            if shape.heads_per_group % heads == 0 and (rows == 16 or shape.d_v % rows == 0)
         ]
-        two = [
-            Config.of(branch=0, heads=heads, rows=rows, warps=warps, stages=stages, flush_heads=1, flush_rows=f_rows,
-                      flush_warps=f_warps, flush_stages=f_stages, lanes=16)
-            for heads, rows, warps, stages in out
-            for f_rows, f_warps, f_stages in fold
-            if group % heads == 0
-        ]  # fmt: skip
-        if case.batch * case.shape.n_v_heads <= BRANCH_PROGRAMS:
-            return branch + two[:2]
-        return two
+        return found or [Config.of(heads=1, rows=16, warps=4 * scale, stages=1, fold_rows=16, fold_cols=64)]
 
 
-#: Up to this many rows times heads, one launch with a branch is the default.
-BRANCH_PROGRAMS = 512
+#: Up to this many rows times heads, configurations for small batches come first.
+SMALL_BATCH_HEADS = 1024
 
 METHOD = ReplayDecode()
