@@ -39,7 +39,8 @@ SAMPLES = (
     Sample(4, 2, 16, 32, 3, 2, "float32", "float16"),  # several groups of several heads
     Sample(1, 1, 24, 16, 1, 17, "float16", "float32"),  # one program; a window above the matrix unit's shortest sum
     Sample(4, 1, 16, 16, 2, 5, "float32", "bfloat16"),  # four heads a group; a row beside a padded one
-    Sample(3, 3, 16, 16, 3, 1, "float16", "float16", every=True),  # every head its own group; every step flushes
+    Sample(3, 3, 16, 16, 3, 1, "float16", "float16"),  # every head its own group; every step flushes
+    Sample(4, 1, 16, 128, 1, 2, "float16", "float32", every=True),  # a state row wider than some tiles
 )
 #: For a GPU: what the interpreter has, and BF16 inputs at the widths of real layers.
 GPU_SAMPLES = (
