@@ -80,7 +80,7 @@ def check_case(
     live = np.flatnonzero(checker.live)
     said = {
         "outputs": True, "states": True, "flush times": checker.method.windowed, "bytes": counting,
-        "hand-over": True, "padded row": checker.padded is not None, "desynchronized": len(live) > 1,
+        "hand-over": True, "padding": checker.padded is not None, "out of step": len(live) > 1,
         "perturbed": True,
     }  # fmt: skip
     covered = tuple(what for what, true in said.items() if true)

@@ -103,7 +103,7 @@ def test_a_kernel_that_spills_is_incorrect(worker: Worker, capsys: pytest.Captur
     assert run(["check"]) == 1
     out = capsys.readouterr().out
     assert "spills registers: sm_80 255 registers, 40 bytes spilled" in out
-    assert "sm_90 66 registers" in out
+    assert "registers: sm_90 66, sm_80 255" in out
 
 
 def test_with_a_gpu_the_same_cases_and_more_run_on_it(

@@ -150,7 +150,7 @@ def _row(where: str, case: Case, record: Mapping[str, Any]) -> Row:
     }  # fmt: skip
     if "compiled" in told:
         kernels = told["compiled"]
-        row |= {"checked": [_target(kernel) for kernel in kernels], "kernels": kernels}
+        row |= {"checked": ["compiles", "spills"], "kernels": kernels}
         spilled = [kernel for kernel in kernels if kernel["spill_stores"] or kernel["spill_loads"]]
         if row["status"] == "ok" and spilled:
             row |= {"status": "incorrect", "reason": "spills registers: " + ", ".join(map(_target, spilled))}
@@ -166,12 +166,21 @@ def _name(row: Row) -> str:
     return Path(row["method"]).name if is_plugin(row["method"]) else str(row["method"])
 
 
+def _checked(row: Row) -> str:
+    most: dict[int, int] = {}
+    for kernel in row.get("kernels", ()):
+        most[kernel["cc"]] = max(kernel["registers"], most.get(kernel["cc"], 0))
+    if most:
+        return "registers: " + ", ".join(f"sm_{cc} {registers}" for cc, registers in most.items())
+    return ", ".join(row["checked"])
+
+
 def _cells(row: Row) -> list[Any]:
     shape = row["shape"]
     return [
         row["where"], _name(row), row["batch"], row["window"], f"{shape.n_v_heads}/{shape.n_k_heads}",
         f"{shape.d_v}x{shape.d_k}", f"{row['input_dtype']}, {row['state_dtype']}", row["launch_config"], row["status"],
-        None if row["rel_error"] is None else f"{row['rel_error']:.1e}", ", ".join(row["checked"]),
+        None if row["rel_error"] is None else f"{row['rel_error']:.1e}", _checked(row),
     ]  # fmt: skip
 
 
