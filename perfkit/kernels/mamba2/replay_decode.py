@@ -184,6 +184,7 @@ def _replay_decode_kernel(
     cursor = tl.load(cursor_ptr + slot * N_V + first_head)
     for i in tl.static_range(1, HEADS):
         cursor = tl.maximum(cursor, tl.load(cursor_ptr + slot * N_V + first_head + i))
+    tl.debug_barrier()  # every warp has read the cursor before one of them writes the next one
     h = cursor_h(cursor)
     origin = cursor_origin(cursor)
     row = row.to(tl.int64)

@@ -1,0 +1,115 @@
+"""Streams over FP32 buffers: read, write, copy and update in place. What a GPU's memory does, and nothing else.
+
+They measure roofs, so each moves its bytes once and computes next to nothing. A program owns one tile; tile and warps
+are the launch configuration. All kernels have one signature, ``(a, b, n, TILE)``, over contiguous FP32 buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from perfkit.kernels.lang import tl, triton
+from perfkit.method import Config
+
+ELEMENT_BYTES = 4
+
+
+@triton.jit
+def _read_kernel(a_ptr, b_ptr, n, TILE: tl.constexpr):
+    # The sum is stored only if it is what finite data of order one never sums to: the loads are not dead code, and
+    # not a byte is written.
+    pid = tl.program_id(0).to(tl.int64)
+    at = pid * TILE + tl.arange(0, TILE)
+    total = tl.sum(tl.load(a_ptr + at, mask=at < n, other=0.0), axis=0)
+    tl.store(b_ptr + pid, total, mask=total > 1e30)
+
+
+@triton.jit
+def _inplace_kernel(a_ptr, b_ptr, n, TILE: tl.constexpr):
+    # x = -1 * x + 0.5 comes back every second time: data stay random however often the kernel runs.
+    at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    x = tl.load(a_ptr + at, mask=at < n)
+    tl.store(a_ptr + at, 0.5 - x, mask=at < n)
+
+
+@triton.jit
+def _copy_kernel(a_ptr, b_ptr, n, TILE: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    tl.store(b_ptr + at, tl.load(a_ptr + at, mask=at < n), mask=at < n)
+
+
+@triton.jit
+def _write_kernel(a_ptr, b_ptr, n, TILE: tl.constexpr):
+    # A hash of the index as a number in [1, 2): constants or zeros may be written faster than data.
+    at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    mixed = at.to(tl.int32) * -1640531535
+    bits = ((mixed >> 9) & 0x7FFFFF) | 0x3F800000
+    tl.store(a_ptr + at, bits.to(tl.float32, bitcast=True), mask=at < n)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One kind of transfer.
+
+    Attributes:
+        kind: read, write, inplace or copy.
+        kernel: the Triton kernel.
+        reads: times that it reads each of its n elements.
+        writes: times that it writes them.
+        buffers: buffers of n elements that it touches.
+    """
+
+    kind: str
+    kernel: Any
+    reads: int
+    writes: int
+    buffers: int = 1
+
+    def elements(self, moved: int) -> int:
+        """Return n for ``moved`` bytes, reads and writes together."""
+        return moved // (ELEMENT_BYTES * (self.reads + self.writes))
+
+    def footprint(self, moved: int) -> int:
+        """Return the bytes of memory that a launch over ``moved`` bytes touches."""
+        return self.buffers * self.elements(moved) * ELEMENT_BYTES
+
+    def launch(self, a: Any, b: Any, config: Config) -> Any:
+        """Launch over the n elements of ``a``; return what Triton returns, the compiled kernel on a GPU.
+
+        Args:
+            a: [n] FP32, contiguous; source of a read or copy, else written.
+            b: [n] FP32, contiguous, target of a copy; of a read the place of its sums, at least [programs], never
+                written with data of order one; not touched by the others.
+            config: ``tile`` elements a program, a power of two, and ``warps``.
+        """
+        n = a.numel()
+        return self.kernel[(triton.cdiv(n, config["tile"]),)](
+            a, b, n, TILE=config["tile"], num_warps=config["warps"]
+        )  # fmt: skip
+
+
+STREAMS: Mapping[str, Stream] = MappingProxyType(
+    {
+        "read": Stream("read", _read_kernel, 1, 0),
+        "inplace": Stream("inplace", _inplace_kernel, 1, 1),
+        "copy": Stream("copy", _copy_kernel, 1, 1, buffers=2),
+        "write": Stream("write", _write_kernel, 0, 1),
+    }
+)
+#: Small tiles serve small transfers (every SM gets some), large ones keep more bytes in flight per program.
+CONFIGS: Sequence[Config] = tuple(
+    Config.of(tile=tile, warps=warps) for tile, warps in ((1024, 4), (2048, 1), (4096, 4), (8192, 8))
+)
+
+
+@triton.jit
+def _empty_kernel(a_ptr):
+    pass
+
+
+def launch_empty(a: Any) -> Any:
+    """Launch one program that does nothing: what is left is the cost of a launch."""
+    return _empty_kernel[(1,)](a, num_warps=1)
