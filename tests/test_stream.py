@@ -1,0 +1,85 @@
+"""Streams: right values, exactly the bytes that they claim, and loads that are not dead code."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from perfkit.kernels.stream import CONFIGS, STREAMS, launch_empty
+from perfkit.method import Config
+from perfkit.touched import touched
+
+SMALL = Config.of(tile=64, warps=1)
+
+
+def _buffers(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(n)
+    return torch.randn(n, generator=generator), torch.full((n,), float("nan"))
+
+
+@pytest.mark.parametrize("n", [1, 64, 200])
+@pytest.mark.parametrize(("kind", "read", "written"), [("read", 1, 0), ("inplace", 1, 1), ("copy", 1, 1),
+                                                       ("write", 0, 1)])  # fmt: skip
+def test_values_and_exact_bytes(kind: str, read: int, written: int, n: int) -> None:
+    a, b = _buffers(n)
+    before = a.clone()
+    with touched({"a": a, "b": b}) as record:
+        STREAMS[kind].launch(a, b, SMALL)
+    assert record.outside == [] and record.races == {}
+    assert (record.bytes_read, record.bytes_written) == (4 * n * read, 4 * n * written)
+    moved = 4 * n * (read + written)
+    assert STREAMS[kind].elements(moved) == n
+    assert STREAMS[kind].footprint(moved) == sum(max(record.read[name], record.written[name]) for name in "ab")
+    if kind == "copy":
+        assert torch.equal(b, before) and torch.equal(a, before)
+    else:
+        assert b.isnan().all()
+    if kind == "inplace":
+        assert torch.equal(a, 0.5 - before)
+    if kind == "read":
+        assert torch.equal(a, before)
+    if kind == "write":
+        bits = (np.arange(n, dtype=np.uint64) * 2654435761 % 2**32).astype(np.uint32) >> 9
+        assert np.array_equal(a.numpy(), (bits | 0x3F800000).view(np.float32))
+        assert ((a >= 1) & (a < 2)).all()
+
+
+def test_written_data_are_random() -> None:
+    a, b = _buffers(4096)
+    STREAMS["write"].launch(a, b, SMALL)
+    assert len(a.unique()) > 4000
+    assert abs(float(a.mean()) - 1.5) < 0.02
+
+
+def test_every_element_counts_in_a_read() -> None:
+    a, b = _buffers(200)
+    for index in (0, 63, 64, 199):
+        a[index] = 1e31  # what no data of order one sum to
+        STREAMS["read"].launch(a, b, SMALL)
+        assert not b[index // 64].isnan()
+        b.fill_(float("nan"))
+        a[index] = 0.0
+    STREAMS["read"].launch(a, b, SMALL)
+    assert b.isnan().all()
+
+
+def test_update_in_place_comes_back() -> None:
+    a, b = _buffers(200)
+    before = a.clone()
+    for _ in range(100):
+        STREAMS["inplace"].launch(a, b, SMALL)
+    assert torch.allclose(a, before, atol=1e-6)
+
+
+def test_candidates_are_launchable_and_an_empty_kernel_touches_nothing() -> None:
+    assert len(CONFIGS) >= 2
+    assert all(config["tile"] & (config["tile"] - 1) == 0 and config["warps"] in (1, 2, 4, 8) for config in CONFIGS)
+    a, b = _buffers(5000)
+    for config in CONFIGS:
+        STREAMS["copy"].launch(a, b, config)
+        assert torch.equal(a, b)
+    with touched({"a": a}) as record:
+        launch_empty(a)
+    assert record.launches == 1
+    assert (record.bytes_read, record.bytes_written) == (0, 0)
