@@ -133,12 +133,8 @@ class Group:
         )
         if not outcome.ok:
             raise _Incorrect(f"{tuned.config}: {outcome.reason}")
-        kernels = session.compiled()
         row = {
             "checked": "gpu", "rel_error": outcome.rel_error, "launch_config": str(tuned.config),
-            "registers": max((k.n_regs for k in kernels), default=None),
-            "spill_bytes": max((k.n_spills for k in kernels), default=None),
-            "shared_bytes": max((k.metadata.shared for k in kernels), default=None),
             "l2_state": "cold", "steps_per_sample": steps,
         }  # fmt: skip
         return _Running(case, session, tuned, row, steps)
@@ -208,7 +204,13 @@ class Group:
     def _ready(self, item: _Running) -> bool:
         """Capture the graph of a case, after the tuning of all of them, so that memory is what timing will have."""
         session = item.session
-        item.saved = session.snapshot()
+        item.saved = session.snapshot()  # before any launch: every copy starts a period
+        kernels = session.compiled()
+        item.row |= {
+            "registers": max((k.n_regs for k in kernels), default=None),
+            "spill_bytes": max((4 * k.n_spills for k in kernels), default=None),  # Triton counts words
+            "shared_bytes": max((k.metadata.shared for k in kernels), default=None),
+        }
         launches = session.run(range(1))
         item.row["launches"] = launches / len(session.copies)
         session.restore(item.saved)
