@@ -259,7 +259,8 @@ class Group:
             # The default was timed while tuning; its ratio to the winner's time there carries over to this round.
             row["time_default_us"] = interval.value * item.tuned.default_us / item.tuned.time_us
         if item is control:
-            row |= {"speedup": 1.0, "speedup_lo": 1.0, "speedup_hi": 1.0}
+            if item.case.method == "conventional":  # else the control failed, and there are no speedups
+                row |= {"speedup": 1.0, "speedup_lo": 1.0, "speedup_hi": 1.0}
             if len(series["A/A"].times) >= 2:
                 row["aa_difference"] = aa_difference(*_paired(base, series["A/A"])).value
         elif control.case.method == "conventional" and len(base.times) >= 2:
