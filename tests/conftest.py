@@ -7,11 +7,17 @@ import shutil
 import sys
 from pathlib import Path
 
-# Before triton, numpy or torch is imported, here or by a test module: both read their environment only once. On a GPU
-# machine `pytest -m gpu` starts its own workers with TRITON_INTERPRET removed, so this process may always interpret.
+#: Set by scripts/gpu.sh: this process runs the tests marked ``gpu`` and no others, and may use the GPU itself.
+GPU_TESTS = os.environ.get("PERFKIT_GPU_TESTS") == "1"
+
+# Before triton, numpy or torch is imported, here or by a test module: both read their environment only once. Tests
+# marked ``gpu`` start processes of their own with TRITON_INTERPRET removed, so they run under `pytest -m gpu` too.
 if "triton" in sys.modules:
-    raise RuntimeError("triton was imported before tests/conftest.py could set TRITON_INTERPRET=1")
-os.environ["TRITON_INTERPRET"] = "1"
+    raise RuntimeError("triton was imported before tests/conftest.py could set TRITON_INTERPRET")
+if GPU_TESTS:
+    os.environ.pop("TRITON_INTERPRET", None)
+else:
+    os.environ["TRITON_INTERPRET"] = "1"
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"
 # A user's settings must not change what tests see.
@@ -43,8 +49,20 @@ def find_chromium() -> str | None:
     return next((path for path in map(shutil.which, names) if path), None)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Where only GPU tests run, leave files without one alone: they interpret, and may import what is not there."""
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if GPU_TESTS and is_test and "mark.gpu" not in collection_path.read_text(encoding="utf-8") else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip tests whose machine is not this one, each with its reason."""
+    if GPU_TESTS:
+        if not _has_gpu():
+            raise pytest.UsageError("PERFKIT_GPU_TESTS is set, but there is no CUDA GPU on this machine")
+        others = [item for item in items if not item.get_closest_marker("gpu")]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item.get_closest_marker("gpu")]
     gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
     if gpu_tests and not _has_gpu():
         for item in gpu_tests:
