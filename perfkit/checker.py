@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from perfkit.method import Case, Config, Point
 from perfkit.session import Session
-from perfkit.tolerance import DRIFT_TOLERANCE, STEP_TOLERANCE, excess_error
+from perfkit.tolerance import DRIFT_TOLERANCE, HEAD_TOLERANCE, STEP_TOLERANCE, excess_error, head_error
 
 #: Rows compared when a batch is large; all rows run.
 ROWS_COMPARED = 8
@@ -55,8 +55,9 @@ class Checker:
         self.home = self.tensors["slots"].clone()
         batch = case.batch
         rows = range(batch) if batch <= ROWS_COMPARED else np.linspace(0, batch - 1, ROWS_COMPARED).astype(int)
-        self.rows = torch.tensor(sorted({int(row) for row in rows}), device=self.home.device)
         self.padded = batch // 2 if batch > 1 else None
+        compared = {int(row) for row in rows} | ({self.padded} if self.padded is not None else set())
+        self.rows = torch.tensor(sorted(compared), device=self.home.device)
         if self.padded is not None:
             self.home[self.padded] = -1
         self.live: Mask = self.home.cpu().numpy() >= 0
@@ -153,8 +154,18 @@ class Checker:
         error = excess_error(found, state, self.tensors["state"].dtype, self._factor("state"))
         if not error <= STEP_TOLERANCE:
             raise Wrong(f"{where}: state error {error:.1e} > {STEP_TOLERANCE:.0e}")
+        self._compare_heads(where, on, expected, state, found)
         self._compare_checkpoint(where, on, flush, before)
         self.anchor = found
+
+    def _compare_heads(
+        self, where: str, on: torch.Tensor, expected: torch.Tensor, state: torch.Tensor, found: torch.Tensor
+    ) -> None:
+        out = self.tensors["out"]
+        worst = head_error(out[self.rows][on].double(), expected[on], out.dtype, self._factor("out"))
+        worst = max(worst, head_error(found[on], state[on], self.tensors["state"].dtype, self._factor("state")))
+        if not worst <= HEAD_TOLERANCE:
+            raise Wrong(f"{where}: error {worst:.1e} of one head > {HEAD_TOLERANCE:.0e}")
 
     def _compare_checkpoint(self, where: str, on: torch.Tensor, flush: Mask, before: torch.Tensor) -> None:
         """The state in memory changes at a flush and at no other step, else the window is not the one asked for."""

@@ -6,7 +6,11 @@ import torch
 
 #: Relative Frobenius error of one step in FP32, beyond the rounding of the dtype that is stored.
 STEP_TOLERANCE = 2e-6
-#: The same after a whole run of an FP32 state.
+#: The same of the worst single head, whose few numbers may cancel where a whole layer's do not.
+HEAD_TOLERANCE = 5e-5
+#: Heads whose norm is below this share of the layer's root mean square are measured against that.
+HEAD_FLOOR = 1e-2
+#: As STEP_TOLERANCE, after a whole run of an FP32 state.
 DRIFT_TOLERANCE = 1e-5
 
 
@@ -30,3 +34,22 @@ def excess_error(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype
     norm = float(torch.linalg.vector_norm(expected))
     error = float(torch.linalg.vector_norm(beyond)) / max(norm, 1e-30)
     return error if error == error else float("inf")
+
+
+def head_error(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, factor: float = 1.0) -> float:
+    """Return :func:`excess_error` of the worst head: a small head must not hide behind large ones.
+
+    Args:
+        found: [rows, heads, …] float64.
+        expected: the same shape.
+        dtype: what ``found`` was stored as.
+        factor: 2 where storing truncates.
+    """
+    if not expected.numel():
+        return 0.0
+    beyond = ((found - expected).abs() - half_ulp(expected, dtype, factor)).clamp(min=0.0)
+    norms = torch.linalg.vector_norm(expected.flatten(2), dim=2)
+    errors = torch.linalg.vector_norm(beyond.flatten(2), dim=2)
+    floor = HEAD_FLOOR * float(norms.square().mean().sqrt())
+    worst = float((errors / norms.clamp(min=max(floor, 1e-30))).max())
+    return worst if worst == worst else float("inf")

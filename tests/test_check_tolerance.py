@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from perfkit.tolerance import excess_error, half_ulp
+from perfkit.tolerance import HEAD_TOLERANCE, excess_error, half_ulp, head_error
 
 FP16, BF16 = torch.float16, torch.bfloat16
 VALUES = np.concatenate([
@@ -74,3 +74,14 @@ def test_noise_where_the_state_is_zero_is_seen() -> None:
 def test_nan_and_infinity_are_infinitely_wrong(bad: float) -> None:
     assert excess_error(f64(1.0, bad), f64(1.0, 1.0), FP16) == math.inf
     assert not excess_error(f64(bad), f64(bad), FP16) <= 1.0
+
+
+def test_a_small_head_does_not_hide_behind_large_ones() -> None:
+    torch.manual_seed(0)
+    expected = torch.randn(8, 128, 64, dtype=torch.float64)
+    expected[:, 5] *= 1e-5
+    found = expected.clone()
+    found[:, 5] = 0.0
+    assert excess_error(found, expected, torch.float32) < 2e-6  # a layer's norm does not see it
+    assert head_error(found, expected, torch.float32) > HEAD_TOLERANCE
+    assert head_error(expected.clone(), expected, torch.float32) == 0.0
