@@ -55,8 +55,10 @@ trap 'exit 130' INT
 export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 unset TRITON_INTERPRET
 if [ -n "$wheels" ]; then
-    "$PYTHON" -m pip install -q --disable-pip-version-check --no-index --no-deps --no-compile --no-cache-dir \
-        --target "$site" "$wheels"/*.whl || bad "--wheels: cannot be unpacked"
+    for wheel in "$wheels"/*.whl; do # one by one: a wheel for another Python does not keep the others out
+        "$PYTHON" -m pip install -q --disable-pip-version-check --no-index --no-deps --no-compile --no-cache-dir \
+            --target "$site" --upgrade "$wheel" 2>&1 | tee -a "$out/gpu.log"
+    done
     export PYTHONPATH=$PYTHONPATH:$site
 fi
 
