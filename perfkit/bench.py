@@ -21,7 +21,7 @@ from perfkit import registry
 from perfkit.check import check_case, check_group, excess_error
 from perfkit.device import Monitor, visible_gpu
 from perfkit.errors import DeviceError
-from perfkit.measure import CudaClock, Series, Subject, interleave
+from perfkit.measure import Clock, CudaClock, Series, Subject, interleave
 from perfkit.method import Case, Config, Point
 from perfkit.ranges import mark
 from perfkit.session import Session
@@ -60,6 +60,30 @@ def info() -> dict[str, Any]:
     }
 
 
+class Cuda:
+    """The GPU of this process: what a group needs of it. Tests put a slow stand-in in its place."""
+
+    torch_device = "cuda"
+
+    def __init__(self) -> None:
+        properties = torch.cuda.get_device_properties(0)
+        self.name: str = properties.name
+        self.l2_bytes: int = properties.L2_cache_size
+        self.clock: Clock = CudaClock()
+
+    def release(self) -> None:
+        """Give memory of what is gone back to the device."""
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def monitor(self) -> Any:
+        """Return a context manager that watches clocks and throttling; it knows nothing where NVML is missing."""
+        try:
+            return Monitor(visible_gpu().uuid)
+        except DeviceError:
+            return Monitor("")
+
+
 @dataclass(slots=True)
 class _Running:
     """A case on its way through the group."""
@@ -76,12 +100,12 @@ class _Running:
 class Group:
     """The cases of one request."""
 
-    def __init__(self, settings: Mapping[str, Any], emit: Emit) -> None:
+    def __init__(self, settings: Mapping[str, Any], emit: Emit, device: Any = None, store: Store | None = None) -> None:
         self.settings, self.emit = settings, emit
         self.seed = int(settings.get("seed") or 0)
-        self.clock = CudaClock()
-        self.store = Store()
-        self.l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
+        self.device = device or Cuda()
+        self.clock, self.l2_bytes = self.device.clock, self.device.l2_bytes
+        self.store = store or Store()
         self.versions = {"torch": torch.__version__, "triton": _triton_version()}
 
     def run(self, cases: Sequence[Case]) -> None:
@@ -91,7 +115,12 @@ class Group:
             prepared = self._guarded(case, partial(self._prepare, case))
             if prepared is not None:
                 running.append(prepared)
-        ready = [item for item in running if self._guarded(item.case, partial(self._ready, item)) is not None]
+        ready = []
+        for item in running:
+            if self._guarded(item.case, partial(self._ready, item)) is not None:
+                ready.append(item)
+            else:
+                item.session.copies.clear()  # its memory is the others'
         if ready:
             self._time(ready)
 
@@ -105,8 +134,7 @@ class Group:
             status, reason = "incorrect", str(error)
         except Exception as error:
             status, reason = "error", f"{type(error).__name__}: {_first_line(error)}"
-        gc.collect()
-        torch.cuda.empty_cache()
+        self.device.release()
         self._result(case, status, reason, {})
         return None
 
@@ -119,14 +147,14 @@ class Group:
             return None
         copies = self._copies(case)
         self._phase(case, "tune", 0, 1)
-        session = Session(case, "cuda", seed=self.seed, copies=copies)
+        session = Session(case, self.device.torch_device, seed=self.seed, copies=copies)
         with mark(f"tune/{case.method}"):
             tuned = self._tune(session)
         session.config = tuned.config
         self._phase(case, "check", 0, 1)
         outcome = check_case(
             case,
-            "cuda",
+            self.device.torch_device,
             tuned.config,
             seed=self.seed,
             progress=lambda done, total: self._phase(case, "check", done, total),
@@ -155,7 +183,7 @@ class Group:
         plain = _plain(case)
         from perfkit.results import kernels_digest
 
-        key = Store.key(plain, torch.cuda.get_device_name(0), self.versions, candidates, kernels_digest())
+        key = Store.key(plain, self.device.name, self.versions, candidates, kernels_digest())
         known = self.store.get(key)
         if known is not None and known.config in candidates:
             return known
@@ -181,7 +209,7 @@ class Group:
 
         tuned = search(candidates, make, self.clock, lambda done, total: self._phase(case, "tune", done, total))
         session.restore(saved)
-        label = f"{case.shape} {case.method} {case.phase} B{case.batch} L{case.window} {torch.cuda.get_device_name(0)}"
+        label = f"{case.shape} {case.method} {case.phase} B{case.batch} L{case.window} {self.device.name}"
         self.store.put(key, tuned, label)
         return tuned
 
@@ -226,7 +254,7 @@ class Group:
         subjects = [item.subject for item in items if item.subject is not None]
         assert control.subject is not None
         again = Subject("A/A", control.subject.run, control.subject.prepare, control.subject.units)
-        with mark("time"), Monitor(_uuid()) as monitor:
+        with mark("time"), self.device.monitor() as monitor:
             series = interleave(
                 [*subjects, again], Stopping.of(self.settings), self.clock, monitor, seed=self.seed,
                 progress=lambda name, done, total: None if name == "A/A" else self._tell(name, done, total),
@@ -318,8 +346,7 @@ def run_group(request: Mapping[str, Any], emit: Emit) -> None:
     group = Group(request.get("settings") or {}, emit)
     with torch.no_grad():
         group.run([Case.from_dict(data) for data in request["cases"]])
-    gc.collect()
-    torch.cuda.empty_cache()
+    group.device.release()
 
 
 def _steps(session: Session) -> int:
@@ -344,16 +371,11 @@ def _first_line(error: BaseException) -> str:
 
 def _others_memory() -> str:
     """Return how much memory other processes hold, for the reason of an out-of-memory case."""
+    if not torch.cuda.is_available():
+        return ""
     free, total = torch.cuda.mem_get_info()
     others = total - free - torch.cuda.memory_reserved()
     return f" (other processes {others / 1e9:.0f} GB)" if others > 2e9 else ""
-
-
-def _uuid() -> str:
-    try:
-        return visible_gpu().uuid
-    except DeviceError:
-        return ""
 
 
 def _triton_version() -> str:

@@ -7,7 +7,7 @@ a model would: rotating through them keeps L2 as cold as it is under serving.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -128,10 +128,39 @@ class Session:
         into = [tensors[name] for tensors, old in zip(self.copies, saved, strict=True) for name in old]
         torch._foreach_copy_(into, [value for old in saved for value in old.values()])
 
-    def capture(self, steps: Sequence[int]) -> Any:
-        """Capture steps over all copies into one CUDA graph; the kernels must have been launched once before."""
+    def capture(self, steps: Sequence[int]) -> Replayable:
+        """Capture steps over all copies into one CUDA graph; the kernels must have been launched once before.
+
+        Without a GPU, in the interpreter, replaying runs the steps one by one.
+        """
+        if self.device.type != "cuda":
+            return _Steps(self, tuple(steps))
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self.run(steps)
         return graph
+
+
+class Replayable(Protocol):
+    """Captured work."""
+
+    def replay(self) -> None:
+        """Enqueue it."""
+
+
+class _Steps:
+    """Steps that run when they are replayed, with the copies and the configuration of when they were captured."""
+
+    def __init__(self, session: Session, steps: tuple[int, ...]) -> None:
+        self._session, self._steps = session, steps
+        self._captured = (list(session.copies), session.config)
+
+    def replay(self) -> None:
+        session = self._session
+        now = (session.copies, session.config)
+        session.copies, session.config = self._captured
+        try:
+            session.run(self._steps)
+        finally:
+            session.copies, session.config = now
