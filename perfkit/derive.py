@@ -14,7 +14,18 @@ from numpy.typing import NDArray
 from perfkit import registry
 from perfkit.cases import CONTROL
 from perfkit.method import Case, Method, Point, Step
-from perfkit.roofline import Chain, Prediction, Roofs, acceptance_pmf, expected, phase_chain, predict
+from perfkit.roofline import (
+    Chain,
+    Prediction,
+    Roofs,
+    acceptance_pmf,
+    efficiency_for,
+    expected,
+    phase_chain,
+    predict,
+)
+from perfkit.roofline.efficiency import Observation
+from perfkit.roofline.latency import bound_us
 
 if TYPE_CHECKING:
     from perfkit.profiles import Gpu
@@ -100,12 +111,18 @@ def model_case(case: Case, gpu: Gpu | None, roofs: Roofs | None) -> Model:
 
 
 def _predict(case: Case, gpu: Gpu, roofs: Roofs, step: Step, mean: Step, chain: Chain) -> Prediction:
-    at_mean = predict(gpu, roofs, mean)
+    at_mean = _time(case, gpu, roofs, mean, case.window)
     if not in_step(case):
         return at_mean
-    each = predict(gpu, roofs, step)
+    each = _time(case, gpu, roofs, step, case.window)
     us, lo, hi = (float(chain.mean(value)[0]) for value in (each.us, each.lo, each.hi))
     return Prediction(us, lo, hi, at_mean.limit)
+
+
+def _time(case: Case, gpu: Gpu, roofs: Roofs, step: Step, window: Any) -> Prediction:
+    """Predict a step of a case with what is known of its method's kernels."""
+    known = efficiency_for(case.shape.family, case.method, case.phase, roofs.gpu)
+    return predict(gpu, roofs, step, efficiency=known, d_v=case.shape.d_v, window=window)
 
 
 def _control_method(case: Case) -> Method | None:
@@ -123,11 +140,23 @@ def window_cost(case: Case, gpu: Gpu, roofs: Roofs) -> Any:
         point = replace(Point.of(case), window=chain.window)
         step = method.step(case.shape, point, chain.h, chain.flush)
         if in_step(case):
-            return np.asarray(chain.mean(predict(gpu, roofs, step).us) / chain.accepted)
+            each = _time(case, gpu, roofs, step, chain.window if method.windowed else None)
+            return np.asarray(chain.mean(each.us) / chain.accepted)
         mean = expected(lambda h, flush: step, chain)
-        return np.atleast_1d(np.asarray(predict(gpu, roofs, mean).us) / chain.accepted)
+        time = _time(case, gpu, roofs, mean, chain.windows if method.windowed else None)
+        return np.atleast_1d(np.asarray(time.us) / chain.accepted)
 
     return cost
+
+
+def observation(row: Mapping[str, Any], case: Case, gpu: Gpu, roofs: Roofs) -> Observation:
+    """Return a measured row as what a fit of its method's efficiency takes."""
+    step, chain = _steps(case, registry.get_method(case.shape.family, case.method, case.phase))
+    if in_step(case):
+        launch, body = (float(chain.mean(part)[0]) for part in bound_us(gpu, roofs, step))
+    else:
+        launch, body = map(float, bound_us(gpu, roofs, expected(lambda h, flush: step, chain)))
+    return Observation(row["time_us"], launch, body, case.shape.d_v, case.window, row["model"], case.batch)
 
 
 def model_columns(case: Case, model: Model, roofs: Roofs | None) -> Row:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from perfkit.profiles.importers import import_config
 from perfkit.profiles.loader import find_gpu, list_gpus, list_models, load_gpu, load_model, to_dict
-from perfkit.profiles.measured import load_measured, load_roofs
+from perfkit.profiles.measured import load_efficiency, load_measured, load_roofs
 from perfkit.profiles.schema import Gpu, Model
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "import_config",
     "list_gpus",
     "list_models",
+    "load_efficiency",
     "load_gpu",
     "load_measured",
     "load_model",

@@ -1,4 +1,7 @@
-"""Measurements that ship with perfkit: rows of earlier runs (CSV beside a JSON manifest) and roofs of GPUs (YAML)."""
+"""Measurements that ship with perfkit: rows of earlier runs (CSV beside a JSON manifest), roofs and fits (YAML).
+
+``efficiency.yaml`` holds what kernels reach of the roofs, fitted to the rows by scripts/fit_efficiency.py.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +43,13 @@ _NEGATIVE = float("-inf")
 ROOF_KINDS = ("read", "write", "inplace", "copy")
 _ROOF_TEXTS = ("gpu", "gpu_uuid", "driver", "date", "torch", "triton", "source", "notes")
 _ROOF_NUMBERS = ("launch_us", "graph_node_us")
+EFFICIENCY = "efficiency.yaml"
+_FIT_TEXTS = ("family", "method", "phase", "gpu", "date")
+_FIT_NUMBERS = ("spread", "width")
+_FIT = (*_FIT_TEXTS, "sources", "n", "models", "batches", "windows", "parameters", *_FIT_NUMBERS, "left_out")
+#: What a parameter may be; their meaning stands in perfkit.roofline.efficiency.
+_LIMITS = {"overhead_us": 100.0, "walk_us": 100.0, "record_share": 1.0, "efficiency": 1.0}
+_LEFT_OUT = ("model", "rms", "worst", "covered")
 _POINT = ("kind", "bytes", "bandwidth_gb_s", "lo", "hi")
 
 
@@ -90,6 +100,89 @@ def load_roofs(gpu_key: str, directory: Path | None = None) -> dict[str, Any] | 
         raise InputError("must be a list of at least one point", file=path, field="points")
     roofs["points"] = [_read_point(point, path, f"points[{index}]") for index, point in enumerate(points)]
     return roofs
+
+
+def load_efficiency(directory: Path | None = None) -> list[dict[str, Any]]:
+    """Return the shipped fits: what the kernels of a family, method and phase add to the bound from bytes.
+
+    Each has ``family, method, phase, gpu, date`` (of the rows), ``sources`` (files), ``n`` (rows), ``models, batches,
+    windows`` (of the rows), ``parameters`` {name: {value, lo, hi}}, ``spread`` (relative, of times about the fit),
+    ``width`` (half width of the 95 % interval of a prediction) and ``left_out``: {model, rms, worst, covered} of each
+    model under a fit to the others. [] if nothing was fitted.
+
+    Raises:
+        InputError: an unknown or missing field, a value that is refused, or two fits of the same.
+    """
+    path = (directory or MEASURED) / EFFICIENCY
+    if not path.is_file():
+        return []
+    data = read_yaml(path)
+    _refuse_unknown(data, ("fits",), path, "")
+    fits = [_read_fit(item, path, where) for item, where in _items(data.get("fits"), path, "fits")]
+    seen: set[tuple[str, ...]] = set()
+    for index, fit in enumerate(fits):
+        key = tuple(fit[name] for name in _FIT_TEXTS[:4])
+        if key in seen:
+            raise InputError("is there twice", file=path, field=f"fits[{index}]", value=" ".join(key))
+        seen.add(key)
+    return fits
+
+
+def _items(value: Any, path: Path, field: str) -> list[tuple[Any, str]]:
+    """Return the items of a list that is not empty, each with its name."""
+    if not isinstance(value, list) or not value:
+        raise InputError("must be a list of at least one item", file=path, field=field)
+    return [(item, f"{field}[{index}]") for index, item in enumerate(value)]
+
+
+def _fields(data: Any, known: tuple[str, ...], path: Path, where: str) -> Mapping[str, Any]:
+    """Return a mapping that has these fields and no others."""
+    if not isinstance(data, Mapping):
+        raise InputError("must be a mapping", file=path, field=where, allowed=known)
+    _refuse_unknown(data, known, path, f"{where}.")
+    for name in known:
+        if data.get(name) is None:
+            raise InputError("missing", file=path, field=f"{where}.{name}")
+    return data
+
+
+def _read_fit(item: Any, path: Path, where: str) -> dict[str, Any]:
+    data = _fields(item, _FIT, path, where)
+    fit: dict[str, Any] = {name: _text(data[name], path, f"{where}.{name}") for name in _FIT_TEXTS}
+    for name in ("sources", "models"):
+        fit[name] = [_text(one, path, at) for one, at in _items(data[name], path, f"{where}.{name}")]
+    fit["n"] = whole(data["n"], file=path, field=f"{where}.n", minimum=1)
+    for name in ("batches", "windows"):
+        values = data[name] if name == "windows" and data[name] == [] else None
+        items = [] if values == [] else _items(data[name], path, f"{where}.{name}")
+        fit[name] = [whole(one, file=path, field=at, minimum=1) for one, at in items]
+    parameters = data["parameters"]
+    if not isinstance(parameters, Mapping) or not parameters:
+        raise InputError("must be a mapping", file=path, field=f"{where}.parameters", allowed=tuple(_LIMITS))
+    _refuse_unknown(parameters, tuple(_LIMITS), path, f"{where}.parameters.")
+    fit["parameters"] = {name: _read_parameter(name, one, path, f"{where}.parameters.{name}")
+                         for name, one in parameters.items()}  # fmt: skip
+    fit |= {name: _positive(data[name], path, f"{where}.{name}") for name in _FIT_NUMBERS}
+    left_out = data["left_out"] if data["left_out"] == [] else _items(data["left_out"], path, f"{where}.left_out")
+    fit["left_out"] = [_read_left_out(one, path, at) for one, at in left_out]
+    return fit
+
+
+def _read_parameter(name: str, item: Any, path: Path, where: str) -> dict[str, float]:
+    data = _fields(item, ("value", "lo", "hi"), path, where)
+    read = {end: float(number(data[end], file=path, field=f"{where}.{end}")) for end in data}
+    if not read["lo"] <= read["value"] <= read["hi"]:
+        raise InputError("must lie between lo and hi", file=path, field=where, value=read["value"])
+    if read["hi"] > _LIMITS[name] or (name == "efficiency" and read["lo"] == 0):
+        raise InputError("out of range", file=path, field=where, value=read["hi"], allowed=f"up to {_LIMITS[name]:g}")
+    return read
+
+
+def _read_left_out(item: Any, path: Path, where: str) -> dict[str, Any]:
+    data = _fields(item, _LEFT_OUT, path, where)
+    numbers = {name: float(number(data[name], file=path, field=f"{where}.{name}", minimum=_NEGATIVE))
+               for name in _LEFT_OUT[1:]}  # fmt: skip
+    return {"model": _text(data["model"], path, f"{where}.model"), **numbers}
 
 
 def _read_point(point: Any, path: Path, where: str) -> dict[str, Any]:

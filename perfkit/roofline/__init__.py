@@ -3,6 +3,7 @@
 from perfkit.roofline.acceptance import acceptance_pmf, mean_accepted, pmf_mean
 from perfkit.roofline.crossover import crossover_tokens, kv_bytes_per_token, state_bytes_per_sequence
 from perfkit.roofline.cursor import Chain, cycle, decode_chain, flush_rates, period, phase_chain, verify_chain
+from perfkit.roofline.efficiency import Efficiency, efficiency_for
 from perfkit.roofline.latency import Prediction, predict
 from perfkit.roofline.roof import Roofs, roofs_for
 from perfkit.roofline.state_traffic import STATE_TRAFFIC, StateTraffic, state_traffic
@@ -38,6 +39,8 @@ __all__ = [
     "state_bytes_per_sequence",
     "Roofs",
     "roofs_for",
+    "Efficiency",
+    "efficiency_for",
     "Prediction",
     "predict",
 ]

@@ -1,13 +1,16 @@
 """The time of a step, from what it moves and computes: launches, then the slowest of memory, arithmetic and chain.
 
-    time = launches x node + max(memory, ALU, ramp + serial x L2 trip)
+    bound = launches x node + body        body = max(memory, ALU, ramp + serial x L2 trip)
+    time  = launches x node + (1 + record_share x records) x (overhead + walk x tiles + body / efficiency)
 
-Every constant says where it comes from. None of them is fitted: the result is a physical estimate with an honest
-interval, and a later fit to measured runs may replace the constants but not the form.
+The bound's constants each say where they come from, and no kernel timed so far reaches it. What a method's kernels
+add to it is fitted to measured times (:mod:`perfkit.roofline.efficiency`), and so is the interval. Where a method was
+never measured the prediction is the bound itself, and its interval starts there.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfkit.errors import InputError
+from perfkit.roofline.efficiency import Efficiency
 from perfkit.roofline.roof import RAMP_US, Roofs
 
 LIMITS = ("DRAM", "L2", "launch", "chain", "ALU")
@@ -30,10 +34,12 @@ ALU_EFFICIENCY = 0.5
 L2_OVER_DRAM = 1.5
 #: The working set may fill this share of L2; the rest holds inputs and the other side of a partitioned L2.
 L2_USABLE = 0.75
-#: Half width of the interval as a factor. Stated, not fitted: under measured roofs a kernel's own efficiency is still
-#: open (conventional Mamba-2 kernels came within 4 % of this model on an H200, a plain replay kernel within 12 %).
-WIDTH_CALIBRATED = 0.12
+#: How far a datasheet's roof may be off, as a factor less 1. Stated, not measured.
 WIDTH_UNCALIBRATED = 0.35
+#: A method that was never measured may take up to this factor and this much more than the bound: beyond the slowest
+#: tuned kernel timed so far (replay with a window of 32 on an H200: 6 us more at batch 1, 1.4 times at batch 32).
+UNFITTED_FACTOR = 1.5
+UNFITTED_US = 8.0
 
 
 class GpuLike(Protocol):
@@ -82,7 +88,7 @@ class Prediction:
 
     Attributes:
         us: microseconds.
-        lo: lower end of the interval.
+        lo: lower end of the 95 % interval.
         hi: upper end.
         limit: the largest term: DRAM, L2, launch, chain or ALU.
     """
@@ -93,7 +99,10 @@ class Prediction:
     limit: Any
 
 
-def predict(gpu: GpuLike, roofs: Roofs, step: StepLike, *, l2: str = "cold", working_set: Any = None) -> Prediction:
+def predict(
+    gpu: GpuLike, roofs: Roofs, step: StepLike, *, l2: str = "cold", working_set: Any = None,
+    efficiency: Efficiency | None = None, d_v: Any = 0, window: Any = None,
+) -> Prediction:  # fmt: skip
     """Predict the time of a step inside a CUDA graph.
 
     Args:
@@ -102,10 +111,40 @@ def predict(gpu: GpuLike, roofs: Roofs, step: StepLike, *, l2: str = "cold", wor
         step: numbers or arrays that broadcast.
         l2: ``cold`` (the default, as under serving: other layers ran in between) or ``warm``.
         working_set: bytes that stay in a warm L2; the larger of reads and writes when left out.
+        efficiency: of the method's kernels, fitted on whatever GPU. Without one, ``us`` is the bound, ``lo`` the
+            same (less the doubt about a datasheet's roof), and ``hi`` lies beyond every method measured so far.
+        d_v: rows of a head's state, for kernels that walk down them.
+        window: of the replay buffer; None for a method without one.
 
     Raises:
         InputError: ``l2`` is neither.
     """
+    launch, memory, alu, chain, hot = _terms(gpu, roofs, step, l2, working_set)
+    body = np.maximum(np.maximum(memory, alu), chain)
+    doubt = 1.0 if roofs.calibrated else 1.0 + WIDTH_UNCALIBRATED
+    if efficiency is None:
+        us = launch + body
+        lo, hi = us / doubt, (us * UNFITTED_FACTOR + UNFITTED_US) * doubt
+    else:
+        us = np.asarray(efficiency.time_us(launch, body, d_v, window))
+        width = math.exp(math.hypot(math.log1p(efficiency.width), math.log(doubt)))
+        lo, hi = us / width, us * width
+        # What a program waits for beyond its roof is a chain of dependent trips.
+        chain = np.maximum(chain, efficiency.fixed_us(d_v, window))
+    limit = _limits(*np.broadcast_arrays(memory, hot, launch, chain, alu))
+    if us.ndim == 0:
+        return Prediction(float(us), float(lo), float(hi), str(limit))
+    return Prediction(us, lo, hi, limit)
+
+
+def bound_us(gpu: GpuLike, roofs: Roofs, step: StepLike) -> tuple[Any, Any]:
+    """Return the two parts of the bound, L2 cold: launches x node, and the slowest of memory, arithmetic and chain."""
+    launch, memory, alu, chain, _ = _terms(gpu, roofs, step, "cold", None)
+    return launch, np.maximum(np.maximum(memory, alu), chain)
+
+
+def _terms(gpu: GpuLike, roofs: Roofs, step: StepLike, l2: str, working_set: Any) -> tuple[NDArray[Any], ...]:
+    """Return launch, memory, ALU and chain in us, and whether memory is L2, all of one shape."""
     if l2 not in ("cold", "warm"):
         raise InputError("unknown state of L2", field="l2", value=l2, allowed=("cold", "warm"))
     memory = np.asarray(roofs.time_us(step.bytes_read, step.bytes_write))
@@ -118,13 +157,7 @@ def predict(gpu: GpuLike, roofs: Roofs, step: StepLike, *, l2: str = "cold", wor
     alu = np.asarray(step.flops) / (ALU_EFFICIENCY * gpu.fp32_tflops * 1e6) if gpu.fp32_tflops else np.zeros(())
     chain = RAMP_US + np.asarray(step.serial) * CHAIN_CYCLES / (gpu.boost_clock_mhz or DEFAULT_CLOCK_MHZ)
     launch = np.asarray(step.launches) * roofs.graph_node_us
-    launch, memory, alu, chain = np.broadcast_arrays(launch, memory, alu, chain)
-    us = launch + np.maximum(np.maximum(memory, alu), chain)
-    width = 1.0 + (WIDTH_CALIBRATED if roofs.calibrated else WIDTH_UNCALIBRATED)
-    limit = _limits(memory, np.broadcast_to(hot, memory.shape), launch, chain, alu)
-    if us.ndim == 0:
-        return Prediction(float(us), float(us) / width, float(us) * width, str(limit))
-    return Prediction(us, us / width, us * width, limit)
+    return tuple(np.broadcast_arrays(launch, memory, alu, chain, hot))
 
 
 def _limits(

@@ -1,6 +1,6 @@
 """Roofs: the least time in which a GPU moves some bytes, given how many of them are reads and how many writes.
 
-Reads alone run faster than reads with writes in place (H200: 4.53 against 3.99 TB/s), so a roof is not one number.
+Reads alone run faster than reads with writes in place (H200: 4.67 against 4.20 TB/s), so a roof is not one number.
 Two measured curves give it: time of a pure read of N bytes, and of reading and writing N bytes in place, half each.
 Up to as many writes as reads, time is additive: the reads run at the read roof and the writes at the effective rate
 that the in-place curve implies, 1 / (2 / in_place - 1 / read). Past half, further writes run at the in-place roof:
@@ -20,15 +20,15 @@ from numpy.typing import NDArray
 
 from perfkit.errors import InputError
 
-#: Best share of the datasheet's bandwidth that streams of 2.1 GB reached on one H200 SXM (4.8 TB/s; 4.53 and 3.99).
-READ_EFFICIENCY = 0.94
-INPLACE_EFFICIENCY = 0.83
-#: What a small transfer takes beyond bytes / roof: one trip to memory and back (690 cycles on a GH200: 0.35 us,
-#: github.com/markdewing/AI_kernels, latency/README.md) and the drain of its stores. With a node's cost and the
-#: in-place roof it gives the 4.6 us that a conventional Mamba-2 step of one 4 MiB state took on an H200, cold.
-RAMP_US = 0.6
-#: A small kernel inside a CUDA graph; measured on one H200 SXM, driver 580.
-GRAPH_NODE_US = 2.0
+#: Best share of the datasheet's bandwidth that streams of 2.1 GB reached on one H200 SXM (4.8 TB/s; 4.67 and 4.20).
+READ_EFFICIENCY = 0.972
+INPLACE_EFFICIENCY = 0.876
+#: What a small transfer takes beyond its node and bytes / roof: trips to memory and back (690 cycles on a GH200:
+#: 0.35 us, github.com/markdewing/AI_kernels, latency/README.md), the start and the drain of a kernel. Measured with
+#: reads of 1 MiB on one H200 SXM (profiles/measured/h200-sxm-roofs.yaml), as is the next.
+RAMP_US = 1.3
+#: An empty kernel inside a CUDA graph.
+GRAPH_NODE_US = 0.5
 #: A launch outside a graph. Stated, not measured; no prediction here uses it.
 LAUNCH_US = 4.0
 KINDS = ("read", "write", "inplace", "copy")
