@@ -1,0 +1,74 @@
+"""The shipped measurements: complete, checked before timed, and what the README says."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfkit.profiles import load_measured, load_model
+
+ROOT = Path(__file__).resolve().parents[1]
+BATCHES = [2**i for i in range(10)]
+MODELS = ("nemotron-super", "nemotron-nano")
+#: Fastest conventional step at B = 256 of the kernels that others ship, on the same GPU model, in µs.
+BEST_PEER_US = {"nemotron-super": 559.0, "nemotron-nano": 524.0}
+
+
+def rows_of(name: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    rows = load_measured(load_model(name).key, "h200-sxm")
+    return {(row["method"], row["batch"], row["window"]): row for row in rows if row["phase"] == "decode"}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_point_is_there_checked_and_timed(name: str) -> None:
+    rows = rows_of(name)
+    points = [("conventional", batch, None) for batch in BATCHES]
+    points += [("replay", batch, window) for batch in BATCHES for window in (8, 16, 32)]
+    assert sorted(rows, key=str) == sorted(points, key=str)
+    for point, row in rows.items():
+        assert row["status"] == "ok", point
+        assert row["checked"] == "gpu" and row["rel_error"] < 2e-6, point
+        assert row["time_us_lo"] <= row["time_us"] <= row["time_us_hi"], point
+        assert row["spill_bytes"] == 0, point
+        assert row["gpu_uuid"].startswith("GPU-"), point
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_manifest_says_what_ran(name: str) -> None:
+    manifest = load_measured(load_model(name).key, "h200-sxm")[0]["manifest"]
+    assert manifest["gpu"]["name"] == "NVIDIA H200"
+    assert manifest["packages"]["torch"] and manifest["packages"]["triton"]
+    assert manifest["gpu"]["driver"]
+    text = str(manifest)
+    assert "/root" not in text and "/home" not in text and "/tmp" not in text
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_baseline_is_not_slow_and_replay_pays_at_serving_batches(name: str) -> None:
+    rows = rows_of(name)
+    control, replay = rows["conventional", 256, None], rows["replay", 256, 16]
+    assert control["time_us"] <= 1.03 * BEST_PEER_US[name]
+    assert replay["speedup"] >= 1.70
+    assert replay["speedup"] == pytest.approx(control["time_us"] / replay["time_us"], rel=0.01)
+    assert abs(control["aa_difference"]) < 0.005
+    assert abs(rows["conventional", 1, None]["aa_difference"]) < 0.03
+
+
+def test_flush_and_non_flush_times_make_up_the_mean() -> None:
+    row = rows_of("nemotron-super")["replay", 256, 16]
+    mean = (15 * row["time_nonflush_us"] + row["time_flush_us"]) / 16
+    assert mean == pytest.approx(row["time_us"], rel=1e-6)
+    assert row["time_flush_us"] > row["time_nonflush_us"]
+
+
+def test_readme_has_the_table_that_the_rows_give() -> None:
+    spec = importlib.util.spec_from_file_location("readme_table", ROOT / "scripts" / "readme_table.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in MODELS:
+        assert module.table(name) in readme, f"README differs from scripts/readme_table.py {name}"
