@@ -129,7 +129,7 @@ def lines(summary: Mapping[str, Any], gpu: Mapping[str, Any], roofs: Roofs | Non
     if summary["source"] == "measured":
         say("MEASURED", device_text(gpu, summary["l2_states"]))
     elif summary["source"] == "predicted":
-        kind = f"{roofs.source} roofs" if roofs is not None else "no roofs"
+        kind = f"{roofs.source} roofs and fitted efficiencies" if roofs is not None else "no roofs"
         kernels = "kernels checked in the interpreter" if "interpreter" in summary["checked"] else "kernels not checked"
         say("PREDICTED", f"{gpu.get('name') or gpu.get('key')}: nothing was timed here; bytes over {kind}; {kernels}")
     if summary["recorded"]:
@@ -140,7 +140,7 @@ def lines(summary: Mapping[str, Any], gpu: Mapping[str, Any], roofs: Roofs | Non
         say("best L", _window_line(summary["best_window"]))
     if summary["model"]:
         found = summary["model"]
-        kind = "" if found["source"] == "measured" else " against the recorded rows"
+        kind = "" if found["source"] == "measured" else " against the recorded rows, which the model is fitted to"
         say("model", f"median error {found['median']:.1%}, p95 {found['p95']:.0%}, worst B={found['worst_batch']} "
                      f"({found['worst']:+.0%}){kind}")  # fmt: skip
     if summary["break_even"]:

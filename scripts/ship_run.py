@@ -166,11 +166,15 @@ def ship(run: Path, name: str | None, directory: Path, *, fresh: bool = False, f
     name = name or f"{manifest['model']['key']}-{manifest['gpu']['key']}"
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name):
         raise InputError("is not a file's name", field="--name", value=name, allowed="a-z, 0-9, '.', '_', '-'")
+    files = [directory / f"{name}.csv", directory / f"{name}.manifest.json"]
     plain = plain_manifest(manifest)
+    if files[1].exists():  # shipped again: what it ran on is known from the first time
+        before = json.loads(files[1].read_text(encoding="utf-8"))
+        if before.get("hash") == plain["hash"]:
+            plain["git"] = before.get("git")
     refuse_paths(plain, "manifest")
     for row in rows:
         refuse_paths(row, f"row {row['case_id']}")
-    files = [directory / f"{name}.csv", directory / f"{name}.manifest.json"]
     for file in files:
         if file.exists() and not force:
             raise InputError("is there already; --force replaces it", file=file)

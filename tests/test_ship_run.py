@@ -96,6 +96,16 @@ def test_other_kernels_get_no_revision(tmp_path: Path) -> None:
     assert json.loads(file.read_text())["git"] is None
 
 
+def test_shipping_again_keeps_the_revision_that_ran(tmp_path: Path) -> None:
+    run = _run(tmp_path / "run")
+    _, file = ship_run.ship(run, "x", tmp_path)
+    manifest = json.loads(file.read_text())
+    manifest["git"] = {"revision": "f" * 40, "modified": False}
+    file.write_text(json.dumps(manifest))
+    ship_run.ship(run, "x", tmp_path, force=True)
+    assert json.loads(file.read_text())["git"]["revision"] == "f" * 40
+
+
 def test_arguments_lose_folders_and_outputs() -> None:
     argv = [
         "/x/bin/perfkit",

@@ -98,8 +98,8 @@ def test_predictions_are_marked():
     assert "~302 us" in lines[2]
     assert "roof  " not in lines[2]
     assert (
-        "PREDICTED NVIDIA H200: nothing was timed here; bytes over datasheet roofs; kernels checked in the interpreter"
-        in lines
+        "PREDICTED NVIDIA H200: nothing was timed here; bytes over datasheet roofs and fitted efficiencies; "
+        "kernels checked in the interpreter" in lines
     )
     assert not any(line.startswith("MEASURED") for line in lines)
     assert not any(line.startswith("model") for line in lines)  # nothing to be wrong against
@@ -114,7 +114,10 @@ def test_recorded_rows_are_apart():
     assert found["model"]["source"] == "recorded"
     lines = lastlines.lines(found, FACTS, ROOFS)
     assert "RECORDED  12 shipped rows of this model and GPU stand beside them" in lines
-    assert any(line.startswith("model     median") and line.endswith("against the recorded rows") for line in lines)
+    assert any(
+        line.startswith("model     median") and "against the recorded rows, which the model is fitted to" in line
+        for line in lines
+    )
 
 
 def test_above_the_roof_is_flagged():
