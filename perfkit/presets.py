@@ -12,6 +12,8 @@ from perfkit.shape import DTYPE_BYTES, dtype_name
 
 SWEEPS = Path(__file__).parent / "profiles" / "sweeps"
 MAX_ITEMS = 100_000
+#: Largest number that a flag takes; bytes of such a batch still fit into 64 bits.
+MAX_VALUE = 2**31 - 1
 FLUSH_PHASES = ("aligned", "staggered")
 INPUT_DTYPES = ("float32", "float16", "bfloat16")
 
@@ -42,6 +44,8 @@ def parse_ints(text: str, *, field: str, minimum: int = 1, file: str | Path | No
             raise bad("not a whole number or a range such as 1..512:x2 or 8..64:+8", item)
         if first < minimum:
             raise bad(f"must be at least {minimum}", item)
+        if last > MAX_VALUE:
+            raise bad(f"must be at most {MAX_VALUE}", item)
         if last < first:
             raise bad("the range ends before it starts", item)
         if step < (2 if by == "x" else 1):
@@ -88,7 +92,7 @@ def load_preset(name_or_path: str) -> dict[str, str]:
     Raises:
         InputError: no such preset, not YAML, an unknown or missing field, or a value of the wrong kind.
     """
-    import yaml
+    from perfkit.profiles.yamlfile import read_yaml
 
     path = SWEEPS / f"{name_or_path}.yaml"
     if name_or_path.endswith((".yaml", ".yml")):
@@ -96,12 +100,7 @@ def load_preset(name_or_path: str) -> dict[str, str]:
     if not path.is_file():
         raise InputError("no such preset", field="--preset", value=name_or_path,
                          allowed=[*list_presets(), "FILE.yaml"])  # fmt: skip
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise InputError(f"not readable YAML: {error}", file=path) from error
-    if not isinstance(data, dict):
-        raise InputError("must be a mapping of fields", file=path, value=type(data).__name__, allowed=_PRESET_FIELDS)
+    data = read_yaml(path)
     texts: dict[str, str] = {}
     for name, value in data.items():
         if name not in _PRESET_FIELDS:

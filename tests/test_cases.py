@@ -161,14 +161,15 @@ def test_preset_file(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("[1, 2]", ": 'list': must be a mapping of fields"),
+        ("[1, 2]", ": must be a mapping of fields, not a list"),
         ("batches: 1\nwindows: 8\ncolour: red\n", ": colour: unknown field (allowed: "),
         ("windows: 8\n", ": batches: is missing"),
         ("batches: 0\nwindows: 8\n", ": batches: '0': must be at least 1"),
         ("batches: 1\nwindows: {a: 1}\n", ": windows: {'a': 1}: must be a number, a text or a list of them"),
         ("batches: true\nwindows: 8\n", ": batches: True: must be a number"),
         ("batches: 1\nwindows: []\n", ": windows: []: must be"),
-        ("batches: [1\n", ": not readable YAML: "),
+        ("batches: [1\n", ": line 2: not valid YAML: "),
+        ("batches: 1\nbatches: 2\n", ": line 2: not valid YAML: duplicate key"),
     ],
 )
 def test_bad_preset_file(tmp_path: Path, text, line):

@@ -135,6 +135,8 @@ def test_tables_of_a_model_without_kernels_or_attention(
     [
         (["--model", "nemotron-super", "--window", "0"], "--window: 0"),
         (["--model", "nemotron-super", "--window", "-3"], "--window: -3"),
+        (["--model", "nemotron-super", "--window", "10000000"], "--window: 10000000"),
+        (["--model", "nemotron-super", "--batch", "9" * 20], "--batch: 9999"),
         (["--model", "nemotron-super", "--draft", "0"], "--draft: 0"),
         (["--model", "nemotron-super", "--batch", "0"], "--batch: 0"),
         (["--model", "nemotron-super", "--window", "4", "--draft", "5"], "--draft: 5"),

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from perfkit.roofline.cursor import Chain
 
 MIN_CANDIDATES = 64  # windows up to here are always tried
+MAX_WINDOW = 2048  # every window up to the one asked for is tried, each with a chain of its length
+MAX_BATCH = 2**31 - 1  # its bytes still fit into 64 bits
 
 
 def traffic(
@@ -86,6 +88,9 @@ def collect(
     for field, value in (("--window", window), ("--draft", draft_len), ("--batch", batch)):
         if value < 1:
             raise InputError("must be at least 1", field=field, value=value)
+    for field, value, most in (("--window", window, MAX_WINDOW), ("--batch", batch, MAX_BATCH)):
+        if value > most:
+            raise InputError(f"must be at most {most}", field=field, value=value)
     if draft_len > window:
         raise InputError(f"the draft length does not fit into the window, L = {window}", field="--draft",
                          value=draft_len, allowed=f"1..{window}")  # fmt: skip
@@ -304,7 +309,7 @@ def _print(data: dict[str, Any]) -> None:
             ["records in the buffer, mean", data["mean_records"], "cursor's Markov chain"],
             ["L*", data["window_star"], f"Eq. 16; rounded, it would cost {percent(data['window_star_cost'])}"],
             ["best L, paper", data["window_best_paper"], "Eq. 15"],
-            ["best L, exact", data["window_best"], data["window_best_basis"]],
+            ["best L over whole cycles", data["window_best"], data["window_best_basis"]],
             ["cost of this L over the best", percent(data["window_cost"]), data["window_best_basis"]],
         ],
     )
