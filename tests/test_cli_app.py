@@ -222,6 +222,16 @@ def test_cell(value: object, text: str) -> None:
     assert common.cell(value) == text
 
 
+def test_a_narrow_terminal_cuts_no_number(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    common.print_table(["name", "bytes", "note"], [["conventional", 167_772_160, "one two three"]])
+    out = capsys.readouterr().out
+    assert "conventional" in out
+    assert "167,772,160" in out
+    assert "three" in out
+    assert "…" not in out
+
+
 def test_piped_table_cuts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     long = "a long note " * 15
     common.print_table(["name", "note"], [["[x]", long]])

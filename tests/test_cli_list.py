@@ -45,7 +45,9 @@ def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_measured_rows_do_not_repeat_the_manifest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert all("manifest" not in row for row in listed(capsys, "measured"))
+    rows = listed(capsys, "measured")
+    assert all("manifest" not in row for row in rows)
+    assert {row["source"] for row in rows} == {"recorded"}
 
 
 def test_table_names_every_model(capsys: pytest.CaptureFixture[str]) -> None:

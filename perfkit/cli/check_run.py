@@ -13,7 +13,7 @@ from typing import Any
 from perfkit import registry, results, samples
 from perfkit.cases import is_plugin
 from perfkit.checking import run_cases
-from perfkit.cli.common import print_json, print_table
+from perfkit.cli.common import check_seed, print_json, print_table
 from perfkit.errors import DeviceError, InputError
 from perfkit.method import Case, Method
 from perfkit.progress import Progress, make_progress
@@ -103,8 +103,7 @@ def run(family: str | None, method: str, compiles: bool, model: str | None, seed
     """Check and print; return the exit code."""
     if model is not None and not compiles:
         raise InputError("is only what kernels are compiled for; leave out --no-compile", field="--model", value=model)
-    if not 0 <= seed < 2**31:
-        raise InputError("must be a whole number from 0 to 2147483647", field="--seed", value=seed)
+    check_seed(seed)
     methods = choose_methods(family, method)
     shapes = compile_shapes(methods, model) if compiles else {}
     progress = make_progress()

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perfkit.errors import InputError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -26,6 +28,17 @@ ModelOption = Annotated[
 ]
 GpuOption = Annotated[str | None, typer.Option("--gpu", metavar="KEY", help="A GPU's key (`perfkit list gpus`).")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+
+
+def check_seed(seed: int) -> int:
+    """Return a seed that every random generator here takes.
+
+    Raises:
+        InputError: below 0, or above 31 bits.
+    """
+    if not 0 <= seed < 2**31:
+        raise InputError("must be a whole number from 0 to 2147483647", field="--seed", value=seed)
+    return seed
 
 
 def to_plain(data: Any) -> Any:
@@ -99,7 +112,11 @@ def cell(value: Any) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
-    """Print a plain table on stdout; a column of numbers is aligned to the right."""
+    """Print a plain table on stdout; a column of numbers is aligned to the right.
+
+    Text is folded to the terminal's width. No number or word is cut: a terminal too narrow for them wraps the lines.
+    """
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
@@ -108,7 +125,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title:
     for index, name in enumerate(columns):
         values = [row[index] for row in body if row[index] is not None]
         numeric = bool(values) and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
-        table.add_column(Text(name), justify="right" if numeric else "left", no_wrap=index == 0)
+        table.add_column(Text(name), justify="right" if numeric else "left", no_wrap=index == 0 or numeric)
     for row in body:
         table.add_row(*(Text(cell(value)) for value in row))
-    out_console().print(table)
+    console = out_console()
+    needed = Measurement.get(console, console.options.update(max_width=PIPE_WIDTH), table).minimum
+    console.width = max(console.width, needed)
+    console.print(table)

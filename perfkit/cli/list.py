@@ -77,9 +77,10 @@ def _measured(model: str | None, gpu: str | None, runs: Path) -> Rows:
 
     model_key = None if model is None else load_model(model).key
     gpu_key = None if gpu is None else load_gpu(gpu).key
-    # Every row carries its whole manifest; here it would drown them.
+    # Every row carries its whole manifest; here it would drown them. What was measured there is recorded here.
     return [
-        {name: value for name, value in row.items() if name != "manifest"} for row in load_measured(model_key, gpu_key)
+        {name: value for name, value in row.items() if name != "manifest"} | {"source": "recorded"}
+        for row in load_measured(model_key, gpu_key)
     ]
 
 
@@ -143,7 +144,7 @@ _COLUMNS: MappingProxyType[Subject, Sequence[str]] = MappingProxyType(
                        "bf16_tflops"),
         Subject.METHODS: ("key", "family", "phase", "windowed", "source"),
         Subject.RUNS: ("run", "model", "gpu", "started", "cases", "state"),
-        Subject.MEASURED: ("model", "gpu", "method", "phase", "batch", "window", "draft_len", "state_dtype", "status",
-                           "time_us", "speedup", "roof_fraction"),
+        Subject.MEASURED: ("model", "gpu", "method", "phase", "batch", "window", "draft_len", "state_dtype", "source",
+                           "status", "time_us", "speedup", "roof_fraction"),
     }
 )  # fmt: skip

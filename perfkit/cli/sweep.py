@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfkit.cli.common import JsonOption, ModelOption
+from perfkit.cli.common import JsonOption, ModelOption, check_seed
 
 if TYPE_CHECKING:
     from perfkit.sweep import Sweep
@@ -100,7 +100,7 @@ def sweep(
         model,
         gpu,
         timeout=300.0 if timeout is None else timeout,
-        seed=seed or 0,
+        seed=check_seed(seed or 0),
         flags={
             "preset": preset or "default", "method": method, "batch": batch, "window": window, "draft": draft,
             "accepted": accepted, "flush_phase": flush_phase, "input_dtype": input_dtype, "state_dtype": state_dtype,
