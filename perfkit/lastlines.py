@@ -63,8 +63,10 @@ def counts_line(summary: Mapping[str, Any]) -> str:
     return text
 
 
-def _window_line(found: Mapping[str, Any]) -> str | None:
+def _window_line(found: Mapping[str, Any], recorded: Mapping[str, Any] | None) -> str | None:
     parts = []
+    if recorded is not None and recorded["batch"] == found["batch"]:
+        parts.append(f"recorded {recorded['window']} of {', '.join(map(str, recorded['tried']))}")
     if found["window"] is not None:
         parts.append(f"{found['source']} {found['window']} of {', '.join(map(str, found['tried']))}")
     if found["model"] is not None:
@@ -87,11 +89,22 @@ def _break_even_text(found: Mapping[str, Any]) -> str:
     return f"batch {found['batch']:.3g}" + ("" if low == high else f" [{low},{high}]")
 
 
-def _control_text(control: Mapping[str, Any], source: str, tuned: bool) -> str:
+def _break_evens(found: Mapping[str, Any] | None, recorded: Mapping[str, Any] | None) -> str:
+    """Return the break-even batch, of each kind of rows that there is; only a measured one goes without its kind."""
+    kinds = [f"recorded {_break_even_text(recorded)}"] if recorded else []
+    if found:
+        kind = "" if found["source"] == "measured" else f"{found['source']} "
+        kinds.append(f"{kind}{_break_even_text(found)}")
+    return "; ".join(kinds)
+
+
+def _control_text(control: Mapping[str, Any], recorded: Mapping[str, Any] | None, source: str, tuned: bool) -> str:
     mark = "~" if source == "predicted" else ""
     text = f"{'tuned ' if tuned else ''}{control['method']} {mark}{us(control['time_us'])} us at B={control['batch']}"
     if control.get("time_default_us"):
         text += f"; default configuration {us(control['time_default_us'])} us"
+    if recorded and recorded["batch"] == control["batch"]:
+        text += f"; recorded {us(recorded['time_us'])} us"
     return text
 
 
@@ -130,19 +143,19 @@ def lines(summary: Mapping[str, Any], gpu: Mapping[str, Any], roofs: Roofs | Non
         say("MEASURED", device_text(gpu, summary["l2_states"]))
     elif summary["source"] == "predicted":
         kind = f"{roofs.source} roofs and fitted efficiencies" if roofs is not None else "no roofs"
-        kernels = "kernels checked in the interpreter" if "interpreter" in summary["checked"] else "kernels not checked"
+        some = "kernels checked" if "no" not in summary["checked"] else "not all kernels checked"
+        kernels = f"{some} in the interpreter" if "interpreter" in summary["checked"] else "kernels not checked"
         say("PREDICTED", f"{gpu.get('name') or gpu.get('key')}: nothing was timed here; bytes over {kind}; {kernels}")
     if summary["recorded"]:
         say("RECORDED", f"{summary['recorded']} shipped rows of this model and GPU stand beside them")
     if summary["control"]:
-        say("control", _control_text(summary["control"], str(summary["source"]), tuned))
+        say("control", _control_text(summary["control"], summary["recorded_control"], str(summary["source"]), tuned))
     if summary["best_window"]:
-        say("best L", _window_line(summary["best_window"]))
+        say("best L", _window_line(summary["best_window"], summary["recorded_window"]))
     if summary["model"]:
         found = summary["model"]
         kind = "" if found["source"] == "measured" else " against the recorded rows, which the model is fitted to"
         say("model", f"median error {found['median']:.1%}, p95 {found['p95']:.0%}, worst B={found['worst_batch']} "
                      f"({found['worst']:+.0%}){kind}")  # fmt: skip
-    if summary["break_even"]:
-        say("break-even", _break_even_text(summary["break_even"]))
+    say("break-even", _break_evens(summary["break_even"], summary["recorded_break_even"]))
     return out

@@ -49,6 +49,9 @@ def summarize(rows: Sequence[Row], cases: Mapping[str, Case], gpu: Gpu | None, r
         "best_window": best_window(own, cases, gpu, roofs),
         "model": model_errors(own if own and own[0]["source"] == "measured" else recorded),
         "break_even": break_even(own),
+        "recorded_control": _control(recorded),
+        "recorded_break_even": break_even(recorded),
+        "recorded_window": recorded_window(recorded),
     }
 
 
@@ -80,7 +83,11 @@ def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def aa_floor(rows: Sequence[Row]) -> float | None:
-    """Return the largest relative difference between two series of the same method: no gain below it means anything."""
+    """Return the largest relative difference between two series of the same method: no gain below it means anything.
+
+    None where nothing was timed: a prediction does not differ from itself.
+    """
+    rows = [row for row in rows if row["source"] != "predicted"]
     found = [abs(row["aa_difference"]) for row in rows if row.get("aa_difference") is not None]
     for group in _groups(_timed(rows)).values():
         named = {alias(row): row["time_us"] for row in group if alias(row)}
@@ -150,6 +157,15 @@ def best_window(
     return result
 
 
+def recorded_window(rows: Sequence[Row]) -> dict[str, Any] | None:
+    """Return the fastest recorded window at the reference group, and those that were recorded; None if all are one."""
+    windowed = [row for row in _reference(rows) if row.get("window") is not None]
+    if len({row["window"] for row in windowed}) < 2:
+        return None
+    best = min(windowed, key=lambda row: row["time_us"] / row["accepted"])
+    return {"batch": best["batch"], "window": best["window"], "tried": sorted({row["window"] for row in windowed})}
+
+
 def model_errors(rows: Sequence[Row]) -> dict[str, Any] | None:
     """Return how far predictions are from times of real runs: median and 95th percentile of |error|, the worst row."""
     errors = [(row["prediction_error"], row) for row in _timed(rows) if row.get("prediction_error") is not None]
@@ -182,7 +198,7 @@ def break_even(rows: Sequence[Row]) -> dict[str, Any] | None:
     found = stats.break_even([row["batch"] for row in points], [row["speedup"] for row in points],
                              [low for low, _ in bounds], [high for _, high in bounds])  # fmt: skip
     return {"batch": found.batch, "lo": found.lo, "hi": found.hi, "at_most": found.at_most,
-            "smallest": min(row["batch"] for row in points),
+            "source": points[0]["source"], "smallest": min(row["batch"] for row in points),
             "largest": max(row["batch"] for row in points)}  # fmt: skip
 
 

@@ -240,6 +240,22 @@ def test_a_kernel_that_is_wrong_gets_no_predicted_time(laptop, monkeypatch: pyte
     assert frame["time_us"].isna().to_dict() == {"conventional": False, "replay": True}
 
 
+def test_a_kernel_that_crashes_its_check_is_predicted_but_not_well(laptop, monkeypatch: pytest.MonkeyPatch, capsys):
+    from perfkit import predict
+
+    def checks(plan, *args):
+        small = {predict.small_case(case) for case in plan.cases.values()}
+        bad = predict.Check("crashed", "SIGSEGV", None)
+        return {case: bad if case.method == "replay" else predict.Check("ok", None, 1e-7) for case in small}
+
+    monkeypatch.setattr(predict, "check_kernels", checks)
+    assert sweep("--model", "nemotron-super", "--batch", "64", "--window", "16", "--out", "run") == 3
+    out, err = capsys.readouterr()
+    assert "not all kernels checked in the interpreter" in out
+    assert "crashed: SIGSEGV" in err
+    assert [check["status"] for check in results.read_manifest("run")["checks"]].count("crashed") == 1
+
+
 def _bad_file(tmp_path: Path, name: str, text: str) -> str:
     (tmp_path / name).write_text(text)
     return name
@@ -253,6 +269,8 @@ def _bad_file(tmp_path: Path, name: str, text: str) -> str:
         (("--model", "nemotron-super", "--gpu", "h300"), ("gpu", "'h300'", "unknown GPU")),
         (("--model", "nemotron-super", "--batch", "0"), ("--batch", "'0'", "at least 1")),
         (("--model", "nemotron-super", "--window", "0"), ("--window", "'0'", "at least 1")),
+        (("--model", "nemotron-super", "--batch", "9" * 20), ("--batch", "at most 2147483647")),
+        (("--model", "nemotron-super", "--seed", "-1"), ("--seed", "-1", "whole number from 0")),
         (("--model", "nemotron-super", "--draft", "8", "--window", "4"), ("T = 8",)),
         (("--model", "nemotron-super", "--method", "magic"), ("--method", "'magic'", "allowed: conventional")),
         (("--model", "nemotron-super", "--state-dtype", "fp33"), ("--state-dtype", "'fp33'")),

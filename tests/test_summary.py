@@ -75,7 +75,24 @@ def test_always_faster_and_never_faster():
 
 def test_a_predicted_break_even_is_as_unsure_as_its_times():
     made, table = rows({1: (9.0, 8.0, 7.5, 7.6), 256: (559.0, 330.0, 305.0, 310.0)}, "predicted", half_width=0.3)
-    assert text(made, table)[-1].startswith("break-even at most batch 1 [1,")
+    assert text(made, table)[-1].startswith("break-even predicted at most batch 1 [1,")
+
+
+def test_a_break_even_names_the_rows_that_it_is_of():
+    fast = {1: (9.0, 8.0, 7.5, 7.6), 256: (559.0, 330.0, 305.0, 310.0)}
+    predicted, table = rows(fast, "predicted")
+    recorded, _ = rows(source="recorded")
+    lines = text(predicted + recorded, table)
+    assert lines[-1].startswith("break-even recorded batch 2.84 [")
+    assert "; predicted at most batch 1" in lines[-1]
+    assert any(line.startswith("best L    recorded 16 of 8, 16, 32, predicted 16 of 8, 16, 32, ") for line in lines)
+    assert "control   conventional ~559 us at B=256; recorded 559 us" in lines
+
+
+def test_not_every_kernel_was_checked():
+    made, table = rows(source="predicted", checked="interpreter")
+    made[0]["checked"] = "no"
+    assert any(line.endswith("; not all kernels checked in the interpreter") for line in text(made, table))
 
 
 def test_failures_are_counted_with_a_reason():
@@ -134,6 +151,7 @@ def test_aa_floor_of_a_self_check():
         made += [results.make_row(case, source="measured", status="ok", time_us=time)
                  for case, time in zip(group.cases, times, strict=True)]  # fmt: skip
     assert summary.aa_floor(made) == pytest.approx(0.03)
+    assert summary.aa_floor([row | {"source": "predicted"} for row in made]) is None
     assert [row["method"] for row in summary.best_rows(made)] == ["replay", "replay"]
 
 

@@ -180,7 +180,7 @@ def _run(plan: Sweep, manifest: Mapping[str, Any], run_dir: Path, max_time: floa
         print_json({"run_dir": run_dir, "report": report, "summary": summary, "rows": rows})
     else:
         print("\n".join(summary["lines"]))
-    return results.exit_code(own)
+    return results.exit_code([*own, *(check["status"] for check in manifest.get("checks", ()))])
 
 
 def _execute(
@@ -200,7 +200,8 @@ def _execute(
     for line in predict.failed_checks(checks):
         _note(f"check: {line}")
     extra += predict.recorded_rows(plan)
-    return {}
+    return {"checks": [{"case": label(case), "status": check.status, "reason": check.reason}
+                       for case, check in checks.items()]}  # fmt: skip
 
 
 def _left(plan: Sweep, run_dir: Path) -> str:
