@@ -11,22 +11,23 @@ import gc
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 
 from perfkit import registry
-from perfkit.check import check_case, check_group, excess_error
+from perfkit.check import check_case, check_group
 from perfkit.device import Monitor, visible_gpu
 from perfkit.errors import DeviceError
 from perfkit.measure import Clock, CudaClock, Series, Subject, interleave
-from perfkit.method import Case, Config, Point
+from perfkit.method import Case, Point
 from perfkit.ranges import mark
 from perfkit.session import Session
 from perfkit.stats import Stopping, aa_difference, by_round, p99, ratio_interval
-from perfkit.tune import Store, Tuned, search
+from perfkit.tune import Store, Tuned
+from perfkit.tuning import Place, tune_session, untuned
 
 Emit = Callable[[dict[str, Any]], None]
 Row = Mapping[str, Any]
@@ -38,8 +39,6 @@ MIN_STEPS = 16
 MAX_COPIES = 256
 #: Samples of what is reported beside the main time (warm, non-flush).
 SIDE_SAMPLES = 12
-#: Two configurations of one method agree to this on outputs and states.
-AGREEMENT = 1e-4
 
 
 def info() -> dict[str, Any]:
@@ -149,16 +148,11 @@ class Group:
         self._phase(case, "tune", 0, 1)
         session = Session(case, self.device.torch_device, seed=self.seed, copies=copies)
         with mark(f"tune/{case.method}"):
-            tuned = self._tune(session)
+            tuned = self._tune(session, partial(self._phase, case, "tune"))
         session.config = tuned.config
         self._phase(case, "check", 0, 1)
-        outcome = check_case(
-            case,
-            self.device.torch_device,
-            tuned.config,
-            seed=self.seed,
-            progress=lambda done, total: self._phase(case, "check", done, total),
-        )
+        tell = partial(self._phase, case, "check")
+        outcome = check_case(case, self.device.torch_device, tuned.config, seed=self.seed, progress=tell)
         if not outcome.ok:
             raise _Incorrect(f"{tuned.config}: {outcome.reason}")
         row = {
@@ -167,64 +161,18 @@ class Group:
         }  # fmt: skip
         return _Running(case, session, tuned, row, _steps(session))
 
+    def _tune(self, session: Session, progress: Callable[[int, int], None]) -> Tuned:
+        if not self.settings.get("tune", True):
+            return untuned(session)
+        place = Place(self.device.name, self.versions, self.clock, self.store)
+        return tune_session(session, range(_steps(session)), place, progress)
+
     def _copies(self, case: Case) -> int:
         """Return how many copies keep L2 cold: a graph touches COLD_L2 times L2 before it comes back to a buffer."""
         method = registry.get_method(case.shape.family, case.method, case.phase)
         step = method.step(case.shape, Point.of(case), 0, False)
         touched = float(step.bytes_read)
         return max(case.n_layers, min(MAX_COPIES, math.ceil(COLD_L2 * self.l2_bytes / touched)))
-
-    # Tuning
-
-    def _tune(self, session: Session) -> Tuned:
-        case, candidates = session.case, session.method.configs(session.case)
-        if len(candidates) == 1 or not self.settings.get("tune", True):
-            return Tuned(candidates[0], float("nan"), None, 0, {})
-        plain = _plain(case)
-        from perfkit.results import kernels_digest
-
-        key = Store.key(plain, self.device.name, self.versions, candidates, kernels_digest())
-        known = self.store.get(key)
-        if known is not None and known.config in candidates:
-            return known
-        saved = session.snapshot()
-        expected: dict[str, torch.Tensor] = {}  # of the first candidate that runs
-        steps = range(_steps(session))
-        graphs: dict[Config, Any] = {}
-
-        def make(config: Config) -> Subject:
-            session.config = config
-            found = self._answers(session, saved)
-            for name, value in found.items():
-                error = excess_error(value, expected.setdefault(name, value), session.tensors[name].dtype, 2.0)
-                if not error <= AGREEMENT:
-                    raise _Incorrect(f"{name} differs from another configuration's by {error:.1e}")
-            spilled = max((kernel.n_spills for kernel in session.compiled()), default=0)
-            session.restore(saved)
-            if spilled:
-                raise RuntimeError(f"spills {spilled} registers on this GPU")
-            graphs[config] = session.capture(steps)
-            return Subject(str(config), graphs[config].replay, lambda: session.restore(saved),
-                           len(steps) * len(session.copies))  # fmt: skip
-
-        tuned = search(candidates, make, self.clock, lambda done, total: self._phase(case, "tune", done, total))
-        session.restore(saved)
-        label = f"{case.shape} {case.method} {case.phase} B{case.batch} L{case.window} {self.device.name}"
-        self.store.put(key, tuned, label)
-        return tuned
-
-    def _answers(self, session: Session, saved: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-        """Return outputs and committed states of a few rows after a period and a step."""
-        session.restore(saved)
-        tensors = session.tensors
-        tensors["out"].fill_(float("nan"))
-        for index in range(session.method.period(session.case) + 1):
-            session.step(index)
-        few = {**tensors, "slots": tensors["slots"][:2]}
-        state = session.method.committed(session.case, few, session.method.period(session.case) + 1)
-        out = tensors["out"][:2].double()
-        session.restore(saved)
-        return {"out": out, "state": state}
 
     # Timing
 
@@ -353,11 +301,6 @@ def _steps(session: Session) -> int:
     """Return the steps of a timed graph: whole periods, MIN_STEPS or more."""
     period = session.method.period(session.case)
     return period * math.ceil(MIN_STEPS / period)
-
-
-def _plain(case: Case) -> Case:
-    """Return the case without the options that do not change its kernels."""
-    return replace(case, options=tuple(pair for pair in case.options if pair[0] != "alias"))
 
 
 def _paired(first: Series, second: Series) -> tuple[Any, Any]:

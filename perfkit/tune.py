@@ -30,7 +30,7 @@ class Tuned:
 
     Attributes:
         config: the fastest correct configuration.
-        time_us: its median, microseconds per unit; NaN where it came from the store.
+        time_us: its median, microseconds per unit; NaN where nothing was timed.
         default_us: the median of the default configuration, None if it was not timed or is not correct.
         tried: configurations timed.
         rejected: configuration -> why it was not timed.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from perfkit import bench, tune
+from perfkit import bench, tune, tuning
 from perfkit.bench import Group
 from perfkit.device import Monitor
 from perfkit.kernels.ring import committed_h
@@ -182,7 +182,7 @@ def test_the_fastest_agreeing_configuration_is_kept_and_found_again(
     row = run(device, [CONVENTIONAL], tmp_path)[CONVENTIONAL.id]["row"]
     assert Config.parse(row["launch_config"]) == fast
     assert row["time_default_us"] == pytest.approx(row["time_us"] * 1.1)
-    monkeypatch.setattr(bench, "search", lambda *arguments, **named: pytest.fail("searched again"))
+    monkeypatch.setattr(tuning, "search", lambda *arguments, **named: pytest.fail("searched again"))
     assert run(device, [CONVENTIONAL], tmp_path)[CONVENTIONAL.id]["row"]["launch_config"] == str(fast)
 
 

@@ -16,8 +16,8 @@ import pytest
 LAYERS = (
     "errors", "shape", "profiles", "roofline", "method", "kernels", "registry", "presets", "cases", "derive", "stats",
     "device", "ranges", "measure", "spec", "samples", "session", "touched", "tolerance", "checker", "check", "ptxas",
-    "compiled", "compile", "tune", "results", "bench", "roofs", "fake", "nsight", "worker", "child", "progress",
-    "runner", "checking", "sweep", "predict", "summary", "lastlines", "compare", "plan", "precision", "probe", "doctor",
+    "compiled", "compile", "tune", "results", "tuning", "bench", "roofs", "fake", "nsight", "worker", "child",
+    "progress", "runner", "checking", "sweep", "predict", "summary", "lastlines", "compare", "plan", "precision", "probe", "doctor",
     "reports", "cli", "__main__",
 )  # fmt: skip
 
