@@ -17,8 +17,8 @@ LAYERS = (
     "errors", "shape", "profiles", "roofline", "method", "kernels", "registry", "presets", "cases", "derive", "stats",
     "device", "ranges", "measure", "spec", "samples", "session", "touched", "tolerance", "checker", "check", "ptxas",
     "compiled", "compile", "tune", "results", "tuning", "bench", "roofs", "fake", "nsight", "worker", "child",
-    "progress", "runner", "checking", "sweep", "predict", "summary", "lastlines", "compare", "plan", "precision", "probe", "doctor",
-    "reports", "cli", "__main__",
+    "progress", "runner", "checking", "sweep", "predict", "summary", "lastlines", "compare", "plan", "precision",
+    "probe", "doctor", "reports", "cli", "__main__",
 )  # fmt: skip
 
 
