@@ -111,24 +111,42 @@ def cell(value: Any) -> str:
     return str(value)
 
 
+def column_widths(lines: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return the width of each column: the widest are folded until all fit into ``width``, but no word is cut.
+
+    Args:
+        lines: the header and the rows, as text.
+        width: of the terminal; two columns of it go between columns.
+    """
+    columns = list(zip(*lines, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    words = [max(len(word) for text in column for word in text.split() or [""]) for column in columns]
+    words[0] = widths[0]  # what a row is about stays on one line
+    while sum(widths) + 2 * len(widths) > width:
+        foldable = [index for index, wide in enumerate(widths) if wide > words[index]]
+        if not foldable:
+            break
+        widths[max(foldable, key=widths.__getitem__)] -= 1
+    return widths
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
     """Print a plain table on stdout; a column of numbers is aligned to the right.
 
     Text is folded to the terminal's width. No number or word is cut: a terminal too narrow for them wraps the lines.
     """
-    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
     body = [list(row) for row in rows]
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    console = out_console()
+    widths = column_widths([list(columns), *([cell(value) for value in row] for row in body)], console.width)
     for index, name in enumerate(columns):
         values = [row[index] for row in body if row[index] is not None]
         numeric = bool(values) and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
-        table.add_column(Text(name), justify="right" if numeric else "left", no_wrap=index == 0 or numeric)
+        table.add_column(Text(name), justify="right" if numeric else "left", width=widths[index])
     for row in body:
         table.add_row(*(Text(cell(value)) for value in row))
-    console = out_console()
-    needed = Measurement.get(console, console.options.update(max_width=PIPE_WIDTH), table).minimum
-    console.width = max(console.width, needed)
+    console.width = max(console.width, sum(widths) + 2 * len(widths))
     console.print(table)
