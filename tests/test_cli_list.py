@@ -84,7 +84,7 @@ def test_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.err == "no runs found\n"
 
 
-def write_run(folder: Path, *, finished: int, complete: bool, model: str = "nemotron-super") -> None:
+def write_run(folder: Path, *, finished: int, complete: bool, model: str = "nemotron-super", status: str = "ok") -> None:
     from perfkit.results import Journal, write_manifest
 
     folder.mkdir(parents=True)
@@ -93,7 +93,7 @@ def write_run(folder: Path, *, finished: int, complete: bool, model: str = "nemo
                             "case_ids": ids})  # fmt: skip
     journal = Journal(folder / "cases.jsonl")
     for case_id in ids[:finished]:
-        journal.append({"case_id": case_id, "group_id": "g", "attempt": 1, "status": "ok", "reason": None,
+        journal.append({"case_id": case_id, "group_id": "g", "attempt": 1, "status": status, "reason": None,
                         "started": "2026-01-02T03:04:06Z", "ended": "2026-01-02T03:04:07Z", "row": {}})  # fmt: skip
     if complete:
         (folder / "results.csv").write_text("case_id\n")
@@ -102,13 +102,15 @@ def write_run(folder: Path, *, finished: int, complete: bool, model: str = "nemo
 def test_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path / "a", finished=3, complete=True)
     write_run(tmp_path / "b", finished=1, complete=False)
+    write_run(tmp_path / "d", finished=3, complete=True, status="crashed")
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "manifest.json").write_text("[1, 2]")
-    a, b, c = listed(capsys, "runs", "--runs", str(tmp_path))
+    a, b, c, d = listed(capsys, "runs", "--runs", str(tmp_path))
     assert (a["run"], a["model"], a["gpu"], a["cases"], a["state"]) == (
         str(tmp_path / "a"), "nemotron-super", "h200-sxm", "3/3", "complete",
     )  # fmt: skip
     assert (b["cases"], b["state"]) == ("1/3", "resumable")
+    assert (d["cases"], d["state"]) == ("3/3", "complete, 3 failed")
     assert c["model"] is None
     assert c["state"].startswith("unreadable: ")
     assert "manifest.json" in c["state"]

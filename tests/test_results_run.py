@@ -440,6 +440,9 @@ def test_damaged_files_are_bad_input(tmp_path):
         results.load_run(tmp_path)
     with pytest.raises(InputError, match="no such run"):
         results.load_run(tmp_path / "absent")
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(InputError, match="no case of this run is finished yet"):
+        results.load_run(tmp_path)
     (tmp_path / "results.csv").write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match=r"results\.csv: schema_version: column is missing"):
         results.load_run(tmp_path)

@@ -101,7 +101,7 @@ def _run_row(folder: Path) -> dict[str, Any]:
     """Describe one run folder. A damaged one is a row that says so: a list must not fail over one old run."""
     row: dict[str, Any] = {"run": str(folder), "model": None, "gpu": None, "started": None, "cases": None, "state": "?"}
     try:
-        from perfkit.results import Journal, read_manifest
+        from perfkit.results import INCOMPLETE, Journal, read_manifest
 
         manifest = read_manifest(folder)
         records = Journal(folder / "cases.jsonl").read()
@@ -109,12 +109,14 @@ def _run_row(folder: Path) -> dict[str, Any]:
         return row | {"state": f"unreadable: {' '.join(str(error).split())}"}
     planned = manifest.get("case_ids") or []
     finished = len(records)
+    failed = sum(record["status"] in INCOMPLETE or record["status"] == "incorrect" for record in records.values())
+    state = "complete" if (folder / "results.csv").exists() else "resumable"
     return row | {
         "model": _key(manifest.get("model")),
         "gpu": _key(manifest.get("gpu")),
         "started": manifest.get("started") or manifest.get("start"),
         "cases": f"{finished}/{len(planned)}" if planned else str(finished),
-        "state": "complete" if (folder / "results.csv").exists() else "resumable",
+        "state": state + (f", {failed} failed" if failed else ""),
     }
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfkit.errors import InputError
-from perfkit.results import journal
+from perfkit.results import journal, manifest
 from perfkit.results.files import check_schema, replacing
 from perfkit.results.schema import COLUMNS, SCHEMA, SCHEMA_VERSION, check_row
 
@@ -84,6 +84,8 @@ def load_run(run_dir: str | Path) -> pd.DataFrame:
     if path.is_dir():
         found = next((path / name for name in (PARQUET, CSV, journal.NAME) if (path / name).is_file()), None)
         if found is None:
+            if (path / manifest.NAME).is_file():
+                raise InputError("no case of this run is finished yet", file=path)
             allowed = f"a folder with {PARQUET}, {CSV} or {journal.NAME}"
             raise InputError("not a run of perfkit", file=path, allowed=allowed)
         path = found
