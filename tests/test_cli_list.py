@@ -84,7 +84,9 @@ def test_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.err == "no runs found\n"
 
 
-def write_run(folder: Path, *, finished: int, complete: bool, model: str = "nemotron-super", status: str = "ok") -> None:
+def write_run(
+    folder: Path, *, finished: int, complete: bool, model: str = "nemotron-super", status: str = "ok"
+) -> None:
     from perfkit.results import Journal, write_manifest
 
     folder.mkdir(parents=True)
