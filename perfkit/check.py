@@ -71,7 +71,8 @@ def check_case(
         device: ``cpu`` interprets (the process must have been started so), ``cuda`` runs.
         config: the launch configuration, the default one if None.
         seed: of all random data.
-        count_bytes: compare bytes to the byte; by default in the interpreter, with the steps of one window.
+        count_bytes: compare bytes to the byte; by default in the interpreter, with the steps of one window. Launches
+            that are not Triton's cannot be counted, and the outcome does not say that they were.
         progress: told (steps done, steps in all).
     """
     checker = Checker(case, device, config, seed)
@@ -99,6 +100,8 @@ def check_case(
                 raise Wrong(f"outputs do not change when {name} is perturbed")
     except Wrong as finding:
         return Outcome(checker.worst, str(finding), checker.index, covered)
+    if not checker.counted:
+        covered = tuple(what for what in covered if what != "bytes")
     return Outcome(checker.worst, None, steps, covered)
 
 
