@@ -129,6 +129,18 @@ def _split(cases: Iterable[tuple[Case, Method]]) -> tuple[list[Case], list[tuple
     return run, skipped
 
 
+def _check_drafts(family: str, spec: SweepSpec) -> None:
+    """Refuse drafts that fit no window, before anything is said of methods; those without a window take any draft."""
+    if min(spec.drafts) <= max(spec.windows):
+        return
+    known = {item.key: item for item in registry.methods(family, "verify")}
+    if all(key in known and not known[key].windowed for key in spec.methods):
+        return
+    drafts, windows = (",".join(map(str, values)) for values in (spec.drafts, spec.windows))
+    raise InputError(f"draft length T does not fit in any window of --window {windows}: T must be at most L",
+                     field="--draft", value=drafts, allowed=f"1..{max(spec.windows)}")  # fmt: skip
+
+
 def build_groups(shape: Shape, spec: SweepSpec) -> list[Group]:
     """Return the groups of a sweep over one layer shape, in the order in which they run.
 
@@ -136,8 +148,9 @@ def build_groups(shape: Shape, spec: SweepSpec) -> list[Group]:
     control is there twice, under the names A and B. Points that cannot run are kept with their reason.
 
     Raises:
-        InputError: an unknown method or acceptance, or not a single point that can run.
+        InputError: an unknown method or acceptance, no draft that fits a window, or not a point that can run.
     """
+    _check_drafts(shape.family, spec)
     groups: list[Group] = []
     for draft_len in spec.drafts:
         phase = "decode" if draft_len == 1 else "verify"

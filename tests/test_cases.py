@@ -144,10 +144,32 @@ def test_a_draft_longer_than_the_window_is_skipped(monkeypatch: pytest.MonkeyPat
     assert group.cases[0].acceptance == "T"
     ((case, reason),) = group.skipped
     assert (case.window, reason) == (2, "draft length T = 4 does not fit in the window L = 2")
-    with pytest.raises(InputError, match=r"T = 4 does not fit in the window L = 2"):
+    with pytest.raises(InputError, match=r"^--draft: '4': draft length T does not fit in any window of --window 2: "):
         cases.build_groups(SUPER, spec(batch="4", window="2", draft="4"))
     with pytest.raises(InputError, match=r"9"):
         cases.build_groups(SUPER, spec(batch="4", window="8", draft="4", accepted="9"))
+
+
+def test_a_draft_that_fits_no_window_is_said_before_whether_there_are_methods(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cases.registry, "methods", lambda family=None, phase=None: [])
+    with pytest.raises(InputError) as error:
+        cases.build_groups(SUPER, spec(window="2,3", draft="4,8"))
+    assert str(error.value) == ("--draft: '4,8': draft length T does not fit in any window of --window 2,3: "
+                                "T must be at most L (allowed: 1..3)")  # fmt: skip
+
+
+class Snapshot(Verify):
+    """A method of verify without a window."""
+
+    key, windowed = "snapshot", False
+
+
+def test_a_method_without_a_window_takes_any_draft(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cases.registry, "methods", lambda family=None, phase=None: [Snapshot(), Verify()])
+    (group,) = cases.build_groups(SUPER, spec(batch="4", window="8", draft="16", method="snapshot"))
+    assert [case.method for case in group.cases] == ["snapshot"]
+    with pytest.raises(InputError, match="--window 8"):
+        cases.build_groups(SUPER, spec(batch="4", window="8", draft="16", method="snapshot,replay"))
 
 
 def test_preset_file(tmp_path: Path):
