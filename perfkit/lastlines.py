@@ -108,6 +108,20 @@ def _control_text(control: Mapping[str, Any], recorded: Mapping[str, Any] | None
     return text
 
 
+def _model_text(roofs: Roofs, fits: Mapping[str, str | None]) -> str:
+    """Return what times are predicted with, and on which GPUs it was fitted where that is not the one predicted for."""
+    text = f"{roofs.source} roofs"
+    fitted = sorted({gpu for gpu in fits.values() if gpu is not None})
+    if not fitted:
+        return f"{text}, a bound"
+    if fitted == [roofs.gpu]:
+        text += " and fitted efficiencies"
+    else:
+        text += f", efficiencies fitted on {' and '.join(fitted)}"
+    bare = [name.rsplit("/", 1)[-1] for name, gpu in fits.items() if gpu is None]
+    return text + (f" (none for {', '.join(bare)}: a bound)" if bare else "")
+
+
 def device_text(gpu: Mapping[str, Any], l2_states: Sequence[str]) -> str:
     """Return the GPU as the line ``MEASURED`` names it: name, UUID, driver, SM clock, state of L2."""
     parts = [str(gpu.get("name") or gpu.get("key"))]
@@ -142,7 +156,7 @@ def lines(summary: Mapping[str, Any], gpu: Mapping[str, Any], roofs: Roofs | Non
     if summary["source"] == "measured":
         say("MEASURED", device_text(gpu, summary["l2_states"]))
     elif summary["source"] == "predicted":
-        kind = f"{roofs.source} roofs and fitted efficiencies" if roofs is not None else "no roofs"
+        kind = _model_text(roofs, summary["fits"]) if roofs is not None else "no roofs"
         some = "kernels checked" if "no" not in summary["checked"] else "not all kernels checked"
         kernels = f"{some} in the interpreter" if "interpreter" in summary["checked"] else "kernels not checked"
         say("PREDICTED", f"{gpu.get('name') or gpu.get('key')}: nothing was timed here; bytes over {kind}; {kernels}")

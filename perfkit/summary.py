@@ -52,6 +52,7 @@ def summarize(rows: Sequence[Row], cases: Mapping[str, Case], gpu: Gpu | None, r
         "recorded_control": _control(recorded),
         "recorded_break_even": break_even(recorded),
         "recorded_window": recorded_window(recorded),
+        "fits": fits_used(own, cases, roofs),
     }
 
 
@@ -80,6 +81,24 @@ def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
     for row in rows:
         groups.setdefault(row["group_id"], []).append(row)
     return groups
+
+
+def fits_used(rows: Sequence[Row], cases: Mapping[str, Case], roofs: Roofs | None) -> dict[str, str | None]:
+    """Return the key of the GPU that each method's efficiency was fitted on; None for a method without a fit.
+
+    A method of another phase than decode has its phase in its name here.
+    """
+    from perfkit.roofline import efficiency_for
+
+    found: dict[str, str | None] = {}
+    for row in rows:
+        case = cases.get(row["case_id"])
+        if case is None or roofs is None:
+            continue
+        known = efficiency_for(case.shape.family, case.method, case.phase, roofs.gpu)
+        name = case.method if case.phase == "decode" else f"{case.method} {case.phase}"
+        found[name] = known.gpu if known is not None else None
+    return found
 
 
 def aa_floor(rows: Sequence[Row]) -> float | None:

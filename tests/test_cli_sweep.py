@@ -202,6 +202,7 @@ def test_a_named_gpu_that_is_not_here_is_predicted(laptop, capsys):
     out, err = capsys.readouterr()
     assert "there is no usable GPU here: predicting for NVIDIA B200" in err
     assert "PREDICTED NVIDIA B200" in out
+    assert "efficiencies fitted on h200-sxm" in out
 
 
 def test_recorded_rows_stand_beside_predictions(laptop, monkeypatch: pytest.MonkeyPatch, capsys):

@@ -115,12 +115,36 @@ def test_predictions_are_marked():
     assert "~302 us" in lines[2]
     assert "roof  " not in lines[2]
     assert (
-        "PREDICTED NVIDIA H200: nothing was timed here; bytes over datasheet roofs and fitted efficiencies; "
+        "PREDICTED NVIDIA H200: nothing was timed here; bytes over datasheet roofs, efficiencies fitted on h200-sxm; "
         "kernels checked in the interpreter" in lines
     )
     assert not any(line.startswith("MEASURED") for line in lines)
     assert not any(line.startswith("model") for line in lines)  # nothing to be wrong against
     assert any(line.startswith("control   conventional ~559 us") for line in lines)
+
+
+def predicted_line(made: list[dict], table: dict, gpu: str) -> str:
+    roofs = datasheet_roofs(gpu, 4800.0)
+    lines = lastlines.lines(summary.summarize(made, table, GPU, roofs), FACTS, roofs)
+    return next(line for line in lines if line.startswith("PREDICTED"))
+
+
+def test_efficiencies_of_another_gpu_are_said(monkeypatch: pytest.MonkeyPatch):
+    made, table = rows(source="predicted", checked="interpreter")
+    assert "; bytes over datasheet roofs and fitted efficiencies; " in predicted_line(made, table, "h200-sxm")
+    assert "; bytes over datasheet roofs, efficiencies fitted on h200-sxm; " in predicted_line(made, table, "b200")
+    monkeypatch.setattr("perfkit.roofline.efficiency_for", lambda *args: None)
+    assert "; bytes over datasheet roofs, a bound; " in predicted_line(made, table, "b200")
+
+
+def test_a_method_without_a_fit_is_named(monkeypatch: pytest.MonkeyPatch):
+    made, table = rows(source="predicted", checked="interpreter")
+    fit = SimpleNamespace(gpu="h200-sxm")
+    monkeypatch.setattr(
+        "perfkit.roofline.efficiency_for", lambda family, method, *args: fit if method == "replay" else None
+    )
+    line = predicted_line(made, table, "h200-sxm")
+    assert "; bytes over datasheet roofs and fitted efficiencies (none for conventional: a bound); " in line
 
 
 def test_recorded_rows_are_apart():
