@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from perfkit.cli.common import JsonOption, ModelOption, check_seed
-
-if TYPE_CHECKING:
-    from perfkit.sweep import Sweep
 
 _DRAFT_HELP = "T, positions per step; 1 is decode, --draft 4 an engine's 3 speculative tokens."
 
@@ -96,7 +93,7 @@ def sweep(
         raise InputError("draft trees are not there yet", field="--tree", value=tree)
     if read_dtype is not None:
         raise InputError("two-precision checkpoints are not there yet", field="--read-dtype", value=read_dtype)
-    plan: Sweep = sweep_run.make_sweep(
+    plan, notes = sweep_run.make_sweep(
         model,
         gpu,
         timeout=300.0 if timeout is None else timeout,
@@ -108,5 +105,5 @@ def sweep(
         },
     )  # fmt: skip
     if dry_run:
-        return sweep_run.show_plan(plan, as_json=json)
-    return sweep_run.start(plan, out, max_time=max_time, as_json=json)
+        return sweep_run.show_plan(plan, notes, as_json=json)
+    return sweep_run.start(plan, notes, out, max_time=max_time, as_json=json)

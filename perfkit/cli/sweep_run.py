@@ -37,26 +37,32 @@ def _note(text: str) -> None:
 # -- plan ------------------------------------------------------------------------------------------------------------
 
 
-def usable_gpu() -> dict[str, Any] | None:
-    """Return the facts of this machine's GPU as a manifest holds them, with its profile's ``key``; None without one."""
+def usable_gpu() -> tuple[dict[str, Any] | None, list[str]]:
+    """Return this machine's GPU, None without one, and notes about it.
+
+    The facts are those that a manifest holds, with the ``key`` of its profile. Notes are for stderr once nothing can be
+    bad input any more: that is one line alone.
+    """
     from perfkit import device
     from perfkit.profiles import find_gpu
 
     found = device.usable_gpu()
     if found is None:
-        return None
+        return None, []
     facts = found.to_dict()
+    notes = []
     others = found.foreign()
     if others:
-        _note(f"other processes use this GPU (pids {', '.join(str(item.pid) for item in others)}): times may suffer")
+        notes.append(f"other processes use this GPU (pids {', '.join(str(item.pid) for item in others)}): "
+                     "times may suffer")  # fmt: skip
     profile = None if found.is_mig else find_gpu(found.name, found.memory_total_mib)
     if profile is None:
-        _note(f"no profile for {found.name}: it is timed, without roofs and predictions")
-    return {"key": profile.key if profile is not None else None, **facts}
+        notes.append(f"no profile for {found.name}: it is timed, without roofs and predictions")
+    return {"key": profile.key if profile is not None else None, **facts}, notes
 
 
-def choose_gpu(gpu: str) -> tuple[str, str, dict[str, Any]]:
-    """Return the mode, the worker's mode and the GPU's facts for ``--gpu``.
+def choose_gpu(gpu: str) -> tuple[str, str, dict[str, Any], list[str]]:
+    """Return the mode, the worker's mode, the GPU's facts for ``--gpu``, and notes for stderr.
 
     Raises:
         InputError: a GPU that no profile knows.
@@ -68,21 +74,23 @@ def choose_gpu(gpu: str) -> tuple[str, str, dict[str, Any]]:
         from perfkit import fake
 
         profile = wanted or load_gpu(DEFAULT_GPU)
-        return "measure", "fake", {"key": profile.key, "name": fake.NAME, "uuid": fake.UUID, "driver": "fake"}
-    here = usable_gpu()
+        return "measure", "fake", {"key": profile.key, "name": fake.NAME, "uuid": fake.UUID, "driver": "fake"}, []
+    here, notes = usable_gpu()
     if here is not None and (wanted is None or wanted.key == here["key"]):
-        return "measure", "cuda", here
+        return "measure", "cuda", here, notes
     profile = wanted or load_gpu(DEFAULT_GPU)
     if wanted is None:
-        _note(f"no usable GPU here (perfkit doctor says why): predicting for {profile.name}; --gpu KEY for another")
+        note = f"no usable GPU here (perfkit doctor says why): predicting for {profile.name}; --gpu KEY for another"
     else:
         what = f"this machine has {here['name']}" if here is not None else "there is no usable GPU here"
-        _note(f"{what}: predicting for {profile.name}")
-    return "predict", "interpret", {"key": profile.key, "name": profile.name}
+        note = f"{what}: predicting for {profile.name}"
+    return "predict", "interpret", {"key": profile.key, "name": profile.name}, [note]
 
 
-def make_sweep(model: str | None, gpu: str, *, timeout: float, seed: int, flags: Mapping[str, Any]) -> Sweep:
-    """Return the sweep that the flags describe; nothing is created on disk.
+def make_sweep(
+    model: str | None, gpu: str, *, timeout: float, seed: int, flags: Mapping[str, Any]
+) -> tuple[Sweep, list[str]]:
+    """Return the sweep that the flags describe, and notes for stderr; nothing is created on disk.
 
     Raises:
         InputError: names the flag, the value and what is allowed.
@@ -95,18 +103,21 @@ def make_sweep(model: str | None, gpu: str, *, timeout: float, seed: int, flags:
     profile = load_model(model)
     spec = parse_spec(**flags, model_state_dtype=profile.state_dtype)
     groups = build_groups(profile.shape, spec)
-    mode, worker_mode, facts = choose_gpu(gpu)
+    mode, worker_mode, facts, notes = choose_gpu(gpu)
     if mode == "measure" and spec.flush_phase != "aligned":
         raise InputError("cannot be timed yet, only predicted (name a GPU that is not here)", field="--flush-phase",
                          value=spec.flush_phase, allowed="aligned")  # fmt: skip
     settings = {**SETTINGS, "seed": seed, "self_check": spec.self_check}
     if worker_mode == "fake":
         settings |= json.loads(os.environ.get(FAKE_SETTINGS) or "{}")
-    return Sweep(mode, worker_mode, profile_dict(profile), facts, tuple(groups), settings, timeout)  # type: ignore[arg-type]
+    plan = Sweep(mode, worker_mode, profile_dict(profile), facts, tuple(groups), settings, timeout)  # type: ignore[arg-type]
+    return plan, notes
 
 
-def show_plan(plan: Sweep, *, as_json: bool) -> int:
+def show_plan(plan: Sweep, notes: Sequence[str], *, as_json: bool) -> int:
     """Print what would run: groups, cases, memory and a rough time."""
+    for note in notes:
+        _note(note)
     groups: list[dict[str, Any]] = [
         {
             "group_id": group.group_id,
@@ -137,10 +148,16 @@ def show_plan(plan: Sweep, *, as_json: bool) -> int:
 # -- run -------------------------------------------------------------------------------------------------------------
 
 
-def start(plan: Sweep, out: Path | None, *, max_time: float | None, as_json: bool) -> int:
-    """Run a new sweep in a new folder."""
+def start(plan: Sweep, notes: Sequence[str], out: Path | None, *, max_time: float | None, as_json: bool) -> int:
+    """Run a new sweep in a new folder; ``notes`` are printed once the folder is there.
+
+    Raises:
+        InputError: ``out`` cannot be a run folder.
+    """
     gpu = plan.gpu.get("key") or plan.gpu.get("name") or "gpu"
     run_dir = results.prepare_run_dir(out or results.default_run_dir(str(plan.model["key"]), str(gpu)))
+    for note in notes:
+        _note(note)
     manifest = plan.manifest()
     results.write_manifest(run_dir, manifest)
     return _run(plan, manifest, run_dir, max_time, as_json)
@@ -155,10 +172,12 @@ def resume(run_dir: Path, *, max_time: float | None, as_json: bool) -> int:
     plan, manifest = from_manifest(run_dir)
     results.Journal(run_dir / "cases.jsonl").read()  # a damaged journal is refused before anything changes
     if plan.worker_mode == "cuda":
-        here = usable_gpu()
+        here, notes = usable_gpu()
         if here is None or here.get("uuid") != plan.gpu.get("uuid"):
             raise InputError(f"was measured on {plan.gpu.get('uuid')}; here is {here and here.get('uuid')}",
                              file=run_dir / "manifest.json", field="gpu.uuid")  # fmt: skip
+        for note in notes:
+            _note(note)
     return _run(plan, {**manifest, "resumed": results.utc_now(), "ended": None}, run_dir, max_time, as_json)
 
 
