@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfkit import registry
 from perfkit.errors import InputError
@@ -13,15 +14,20 @@ from perfkit.method import Case, Method
 from perfkit.presets import SweepSpec, load_preset, parse_ints, parse_spec
 from perfkit.shape import Shape
 
+if TYPE_CHECKING:
+    from perfkit.profiles import Gpu
+
 __all__ = [
     "CONTROL",
     "Group",
     "SweepSpec",
     "build_groups",
     "case_memory",
+    "fit_memory",
     "is_plugin",
     "label",
     "load_preset",
+    "memory_reason",
     "parse_ints",
     "parse_spec",
     "select_methods",
@@ -164,6 +170,10 @@ def build_groups(shape: Shape, spec: SweepSpec) -> list[Group]:
                                 n_layers=spec.n_layers)  # fmt: skip
                     run, skipped = _split(_points(base, methods, spec, CONTROL[phase]))
                     groups.append(Group(base.group_id, tuple(run), tuple(skipped)))
+    return _some_can_run(groups)
+
+
+def _some_can_run(groups: list[Group]) -> list[Group]:
     if not any(group.cases for group in groups):
         case, reason = groups[0].skipped[0]
         raise InputError(f"no point of this sweep can run: {label(case)}: {reason}")
@@ -186,3 +196,30 @@ def case_memory(case: Case) -> int:
     inputs = registry.family(case.shape.family).inputs(case)
     total = sum(b.nbytes for b in inputs.values()) + sum(b.nbytes for b in method.buffers(case).values())
     return total * case.n_layers
+
+
+def memory_reason(case: Case, gpu: Gpu) -> str | None:
+    """Return why a case cannot run in the GPU's memory, None if it fits (or a plug-in's buffers cannot be counted)."""
+    usable = gpu.usable_mib * 2**20 if gpu.usable_mib is not None else gpu.mem_capacity_gb * 1e9
+    try:
+        needed = case_memory(case)
+    except Exception:
+        return None
+    if needed <= usable:
+        return None
+    return f"needs {math.ceil(needed / 1e9):,} GB, {gpu.key} has {math.floor(usable / 1e9):,} GB"
+
+
+def fit_memory(groups: Iterable[Group], gpu: Gpu) -> list[Group]:
+    """Return the groups with the cases that are larger than the GPU's memory skipped, for sweeps that only predict.
+
+    Raises:
+        InputError: not a single case fits.
+    """
+    found = []
+    for group in groups:
+        reasons = {case: memory_reason(case, gpu) for case in group.cases}
+        skipped = tuple((case, reason) for case, reason in reasons.items() if reason is not None)
+        fitting = tuple(case for case, reason in reasons.items() if reason is None)
+        found.append(replace(group, cases=fitting, skipped=(*group.skipped, *skipped)))
+    return _some_can_run(found)

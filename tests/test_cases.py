@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from perfkit import cases
 from perfkit.errors import InputError
+from perfkit.profiles import load_gpu
 from perfkit.shape import Shape
 
 SUPER = Shape("mamba2", 128, 8, 64, 128)
@@ -209,3 +211,34 @@ def test_memory_of_a_case_counts_states_and_rings():
     assert conventional >= 256 * 128 * 64 * 128 * 4  # 1.07 GB of states
     ring = 256 * 16 * (128 * 64 + 8 * 128) * 2
     assert replay - conventional >= ring
+
+
+def test_cases_that_do_not_fit_a_gpu_are_skipped_with_both_sizes():
+    h200 = load_gpu("h200")
+    assert h200.usable_mib is not None
+    groups = cases.fit_memory(cases.build_groups(SUPER, spec(batch="256,1048576", window="16")), h200)
+    assert [(len(group.cases), len(group.skipped)) for group in groups] == [(2, 0), (0, 2)]
+    assert groups[1].group_id == groups[1].skipped[0][0].group_id
+    has = int(h200.usable_mib * 2**20 / 1e9)
+    reason = groups[1].skipped[0][1]
+    # 2^20 states of 4 MiB are 4,398 GB; inputs come on top.
+    assert reason == f"needs {-(-cases.case_memory(groups[1].skipped[0][0]) // 10**9):,} GB, h200-sxm has {has} GB"
+    assert reason.startswith("needs 4,4")
+    with pytest.raises(InputError, match=r"^no point of this sweep can run: B1048576 conventional: needs 4,4\d\d GB"):
+        cases.fit_memory(cases.build_groups(SUPER, spec(batch="1048576", window="16")), h200)
+
+
+def test_without_a_known_usable_memory_the_datasheets_counts():
+    (group,) = cases.build_groups(SUPER, spec(batch="4", window="16", method="conventional"))
+    (case,) = group.cases
+    gpu = dataclasses.replace(load_gpu("h200"), usable_mib=None, mem_capacity_gb=cases.case_memory(case) / 1e9)
+    assert cases.memory_reason(case, gpu) is None
+    small = dataclasses.replace(gpu, mem_capacity_gb=gpu.mem_capacity_gb * 0.99)
+    assert cases.memory_reason(case, small) == "needs 1 GB, h200-sxm has 0 GB"
+
+
+def test_all_layers_that_take_turns_count():
+    groups = cases.build_groups(SUPER, spec(batch="8192", window="16", method="conventional"))
+    assert cases.memory_reason(groups[0].cases[0], load_gpu("h200")) is None
+    groups = cases.build_groups(SUPER, spec(batch="8192", window="16", method="conventional", layers=8))
+    assert str(cases.memory_reason(groups[0].cases[0], load_gpu("h200"))).startswith("needs 2")

@@ -205,6 +205,26 @@ def test_a_named_gpu_that_is_not_here_is_predicted(laptop, capsys):
     assert "efficiencies fitted on h200-sxm" in out
 
 
+def test_what_does_not_fit_a_gpu_is_not_predicted(laptop, capsys):
+    args = ("--model", "nemotron-super", "--batch", "64,1048576", "--window", "16")
+    assert sweep(*args, "--dry-run") == 0
+    out, _ = capsys.readouterr()
+    assert "skipped: needs 4,4" in out and "GB, h200-sxm has 150 GB" in out
+    assert "2 cases in 2 groups, 2 skipped: predict for" in out
+    assert sweep(*args, "--out", "run") == 0
+    frame = results.load_run("run")
+    own = frame[frame["source"] == "predicted"]
+    assert list(own["status"]) == ["ok", "ok", "skipped", "skipped"]
+    assert own["time_us"].isna().tolist() == [False, False, True, True]
+    assert own["reason"].iloc[2].endswith("GB, h200-sxm has 150 GB")
+    assert "2/4 ok, 2 skipped (needs 4,4" in capsys.readouterr()[0]
+
+
+def test_a_gpu_that_is_here_says_itself_what_does_not_fit(fake, capsys):
+    assert sweep("--model", "nemotron-super", "--batch", "1048576", "--window", "16", "--dry-run") == 0
+    assert "2 cases in 1 group" in capsys.readouterr()[0]
+
+
 def test_recorded_rows_stand_beside_predictions(laptop, monkeypatch: pytest.MonkeyPatch, capsys):
     assert sweep("--model", "nemotron-super", "--batch", "256", "--window", "16", "--out", "first") == 0
     capsys.readouterr()
@@ -273,6 +293,10 @@ def _bad_file(tmp_path: Path, name: str, text: str) -> str:
         (("--model", "nemotron-super", "--batch", "9" * 20), ("--batch", "at most 2147483647")),
         (("--model", "nemotron-super", "--seed", "-1"), ("--seed", "-1", "whole number from 0")),
         (("--model", "nemotron-super", "--draft", "8", "--window", "4"), ("--draft", "'8'", "--window 4", "at most L")),
+        (
+            ("--model", "nemotron-super", "--batch", "9999999"),
+            ("no point of this sweep can run", "h200-sxm has 150 GB"),
+        ),
         (("--model", "nemotron-super", "--method", "magic"), ("--method", "'magic'", "allowed: conventional")),
         (("--model", "nemotron-super", "--state-dtype", "fp33"), ("--state-dtype", "'fp33'")),
         (("--model", "nemotron-super", "--tree", "2,2"), ("--tree", "not there yet")),

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from perfkit import results
-from perfkit.cases import build_groups, case_memory, label, parse_spec
+from perfkit.cases import build_groups, case_memory, fit_memory, label, parse_spec
 from perfkit.cli.common import print_json, print_table
 from perfkit.errors import ExitCode, InputError
 from perfkit.progress import Progress, duration, make_progress
@@ -95,7 +95,7 @@ def make_sweep(
     Raises:
         InputError: names the flag, the value and what is allowed.
     """
-    from perfkit.profiles import load_model
+    from perfkit.profiles import load_gpu, load_model
     from perfkit.profiles import to_dict as profile_dict
 
     if model is None:
@@ -107,6 +107,8 @@ def make_sweep(
     if mode == "measure" and spec.flush_phase != "aligned":
         raise InputError("cannot be timed yet, only predicted (name a GPU that is not here)", field="--flush-phase",
                          value=spec.flush_phase, allowed="aligned")  # fmt: skip
+    if mode == "predict":  # a GPU that is here says itself what does not fit
+        groups = fit_memory(groups, load_gpu(facts["key"]))
     settings = {**SETTINGS, "seed": seed, "self_check": spec.self_check}
     if worker_mode == "fake":
         settings |= json.loads(os.environ.get(FAKE_SETTINGS) or "{}")
