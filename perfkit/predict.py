@@ -57,8 +57,11 @@ def predicted_row(sweep: Sweep, case: Case, check: Check | None) -> Row:
 def predict_all(sweep: Sweep, run_dir: Path, progress: Progress, stop_at: float | None) -> dict[Case, Check]:
     """Check the kernels, then write a predicted row for every case into the journal; return the checks.
 
+    A resumed run predicts every case again, so that all its rows are of one model: fits and roofs may have changed
+    since. Rows that come out the same are not written again.
+
     Raises:
-        Interrupted, OutOfTime: the run can be resumed; checks are repeated, rows that are there are kept.
+        Interrupted, OutOfTime: the run can be resumed.
     """
     recorder = Recorder(sweep, run_dir)
     recorder.skipped()
@@ -67,8 +70,7 @@ def predict_all(sweep: Sweep, run_dir: Path, progress: Progress, stop_at: float 
         for case in group.cases:
             old = recorder.records.get(case.id)
             row = predicted_row(sweep, case, checks.get(small_case(case)))
-            same = old is not None and old["status"] == row["status"] and old["row"]["checked"] == row["checked"]
-            if not same:
+            if old is None or old["row"] != results.clean(row):
                 recorder.write(case, row)
     return checks
 

@@ -225,6 +225,29 @@ def test_a_gpu_that_is_here_says_itself_what_does_not_fit(fake, capsys):
     assert "2 cases in 1 group" in capsys.readouterr()[0]
 
 
+def test_a_resumed_prediction_is_of_one_model(laptop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    from dataclasses import replace
+
+    from perfkit import derive
+
+    assert sweep(*SMALL, "--out", "run") == 0
+    before = results.load_run("run")
+    assert sweep("--resume", "run") == 0
+    assert len(journal(tmp_path / "run")) == 6  # nothing has changed, nothing is written
+    shipped = derive.efficiency_for
+
+    def refitted(*args):
+        return replace(shipped(*args), overhead_us=100.0)
+
+    monkeypatch.setattr(derive, "efficiency_for", refitted)
+    assert sweep("--resume", "run") == 0
+    after = results.load_run("run")
+    own = after[after["source"] == "predicted"]
+    assert (own["time_us"] == own["predicted_us"]).all()
+    assert (own["time_us"].to_numpy() > before[before["source"] == "predicted"]["time_us"].to_numpy() + 90).all()
+    assert [record["attempt"] for record in journal(tmp_path / "run")] == [1] * 6 + [2] * 6
+
+
 def test_recorded_rows_stand_beside_predictions(laptop, monkeypatch: pytest.MonkeyPatch, capsys):
     assert sweep("--model", "nemotron-super", "--batch", "256", "--window", "16", "--out", "first") == 0
     capsys.readouterr()
