@@ -122,6 +122,12 @@ def _model_text(roofs: Roofs, fits: Mapping[str, str | None]) -> str:
     return text + (f" (none for {', '.join(bare)}: a bound)" if bare else "")
 
 
+def _failed_control_text(found: Mapping[str, Any]) -> str:
+    why = f" ({str(found['reason'])[:120]})" if found["reason"] else ""
+    what = "missing" if found["status"] == "skipped" else "failed"
+    return f"{what} at B={', '.join(map(str, found['batches']))}: {found['status']}{why}; no speedups there"
+
+
 def device_text(gpu: Mapping[str, Any], l2_states: Sequence[str]) -> str:
     """Return the GPU as the line ``MEASURED`` names it: name, UUID, driver, SM clock, state of L2."""
     parts = [str(gpu.get("name") or gpu.get("key"))]
@@ -164,6 +170,8 @@ def lines(summary: Mapping[str, Any], gpu: Mapping[str, Any], roofs: Roofs | Non
         say("RECORDED", f"{summary['recorded']} shipped rows of this model and GPU stand beside them")
     if summary["control"]:
         say("control", _control_text(summary["control"], summary["recorded_control"], str(summary["source"]), tuned))
+    for failed in summary["failed_controls"]:
+        say("control", _failed_control_text(failed))
     if summary["best_window"]:
         say("best L", _window_line(summary["best_window"], summary["recorded_window"]))
     if summary["model"]:

@@ -46,6 +46,7 @@ def summarize(rows: Sequence[Row], cases: Mapping[str, Case], gpu: Gpu | None, r
         "recorded": len(recorded),
         "recorded_best": best_rows(recorded),
         "control": control,
+        "failed_controls": failed_controls(own),
         "best_window": best_window(own, cases, gpu, roofs),
         "model": model_errors(own if own and own[0]["source"] == "measured" else recorded),
         "break_even": break_even(own),
@@ -137,6 +138,19 @@ def _control(rows: Sequence[Row]) -> dict[str, Any] | None:
         if is_control(row):
             return {name: row.get(name) for name in ("method", "batch", "time_us", "time_default_us", "launch_config")}
     return None
+
+
+def failed_controls(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the batches at which other methods have a time and the control has none, by what became of it."""
+    found: dict[tuple[str, str | None], list[int]] = {}
+    timed = _groups(_timed(rows))
+    for row in rows:
+        others = timed.get(row["group_id"], [])
+        if is_control(row) and others and not any(map(is_control, others)):
+            batches = found.setdefault((row["status"], row.get("reason")), [])
+            if row["batch"] not in batches:
+                batches.append(row["batch"])
+    return [{"status": status, "reason": reason, "batches": batches} for (status, reason), batches in found.items()]
 
 
 def best_window(

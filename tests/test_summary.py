@@ -179,6 +179,25 @@ def test_aa_floor_of_a_self_check():
     assert [row["method"] for row in summary.best_rows(made)] == ["replay", "replay"]
 
 
+def test_a_control_that_failed_is_said_where():
+    made, table = rows({4: ("crashed", 10.5, 10.2, 10.3), 64: ("crashed", 90.5, 90.2, 90.3), 256: TIMES[256]})
+    made[0]["reason"] = made[4]["reason"] = "SIGKILL"
+    lines = text(made, table)
+    where = [line for line in lines if line.startswith("control")]
+    assert where == [
+        "control   conventional 559 us at B=256",
+        "control   failed at B=4, 64: crashed (SIGKILL); no speedups there",
+    ]
+
+
+def test_the_only_control_failed():
+    made, table = rows({256: ("incorrect", 320.0, 302.0, 305.0)})
+    made[0]["reason"] = None
+    lines = text(made, table)
+    assert "control   failed at B=256: incorrect; no speedups there" in lines
+    assert "x" not in lines[0].split("%")[0]
+
+
 def test_many_groups_are_cut_and_counted():
     made, table = rows({2**n: (10.0, 9.0, 8.0, 9.0) for n in range(14)})
     lines = text(made, table)
