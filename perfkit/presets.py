@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfkit.errors import InputError
-from perfkit.shape import DTYPE_BYTES, dtype_name
+from perfkit.shape import dtype_name
 
 SWEEPS = Path(__file__).parent / "profiles" / "sweeps"
 MAX_ITEMS = 100_000
 #: Largest number that a flag takes; bytes of such a batch still fit into 64 bits.
 MAX_VALUE = 2**31 - 1
 FLUSH_PHASES = ("aligned", "staggered")
-INPUT_DTYPES = ("float32", "float16", "bfloat16")
+#: What kernels take, as inputs and as states.
+DTYPES = ("float32", "float16", "bfloat16")
 
 _RANGE = re.compile(r"^(\d+)\.\.(\d+)(?::([+x])(\d+))?$")
 
@@ -118,8 +118,8 @@ def load_preset(name_or_path: str) -> dict[str, str]:
     return texts
 
 
-def _dtypes(text: str, field: str, allowed: Sequence[str]) -> tuple[str, ...]:
-    names = (dtype_name(part, field=field, allowed=tuple(allowed)) for part in text.split(","))
+def _dtypes(text: str, field: str) -> tuple[str, ...]:
+    names = (dtype_name(part, field=field, allowed=DTYPES) for part in text.split(","))
     return tuple(dict.fromkeys(names))
 
 
@@ -160,9 +160,8 @@ def parse_spec(
         methods=methods,
         accepted=accepted or base.get("accepted"),
         flush_phase=phase,
-        input_dtypes=_dtypes(input_dtype or base.get("input_dtypes", "bfloat16"), "--input-dtype", INPUT_DTYPES),
-        state_dtypes=_dtypes(state_dtype or base.get("state_dtypes", model_state_dtype), "--state-dtype",
-                             tuple(name for name in DTYPE_BYTES if name.startswith(("float", "bfloat")))),
+        input_dtypes=_dtypes(input_dtype or base.get("input_dtypes", "bfloat16"), "--input-dtype"),
+        state_dtypes=_dtypes(state_dtype or base.get("state_dtypes", model_state_dtype), "--state-dtype"),
         n_layers=n_layers,
         self_check=self_check,
     )  # fmt: skip

@@ -100,7 +100,10 @@ def test_state_dtype_is_the_models_unless_said():
         ({"layers": 0}, "--layers: 0: must be at least 1"),
         ({"flush_phase": "both"}, "--flush-phase: 'both': unknown flush phase (allowed: aligned, staggered)"),
         ({"input_dtype": "int8"}, "--input-dtype: 'int8': unknown dtype (allowed: float32, float16, bfloat16)"),
-        ({"state_dtype": "fp33"}, "--state-dtype: 'fp33': unknown dtype"),
+        ({"state_dtype": "fp33"}, "--state-dtype: 'fp33': unknown dtype (allowed: float32, float16, bfloat16)"),
+        ({"state_dtype": "fp32,fp8"}, "--state-dtype: 'fp8': unknown dtype (allowed: float32, float16, bfloat16)"),
+        ({"state_dtype": "float64"}, "--state-dtype: 'float64': unknown dtype (allowed: float32, float16, bfloat16)"),
+        ({"input_dtype": "fp64"}, "--input-dtype: 'fp64': unknown dtype (allowed: float32, float16, bfloat16)"),
         ({"preset": "enormous"}, "--preset: 'enormous': no such preset (allowed: default, quick, FILE.yaml)"),
     ],
 )

@@ -130,6 +130,16 @@ def test_tables_of_a_model_without_kernels_or_attention(
     assert "the paper's bytes over the cursor's real cycle" in captured.out
 
 
+@pytest.mark.parametrize("dtype", ["fp8", "nvfp4"])
+def test_bytes_are_counted_in_dtypes_that_no_kernel_takes(capsys: pytest.CaptureFixture[str], dtype: str) -> None:
+    assert run(["traffic", "--model", "nemotron-super", "--state-dtype", dtype]) == 0
+    out, err = capsys.readouterr()
+    share = {"fp8": 4, "nvfp4": 8}[dtype]
+    assert f"{167772160 // share:,}" in out
+    assert "no kernels for this dtype (state float" in err.splitlines()[0]
+    assert "mamba2 decode" not in err
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [

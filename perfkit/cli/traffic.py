@@ -331,7 +331,12 @@ def _print(data: dict[str, Any]) -> None:
             title="One step of the batch in one layer, averaged over the cursor's cycle",
         )
     else:
-        err_console().print(f"no kernels for {data['family']} {data['phase']}: analytic numbers only")
+        what = f"{data['family']} {data['phase']}"
+        if data["state_dtype"] not in INPUT_DTYPES:  # bytes can be counted in any dtype, kernels take these
+            what = f"this dtype (state {data['state_dtype']})"
+        elif data["methods"]:
+            what = "this case"
+        err_console().print(f"no kernels for {what}: analytic numbers only")
     for row in data["methods"]:
         if row["reason"] is not None:
             err_console().print(f"{row['method']}: {row['reason']}")
