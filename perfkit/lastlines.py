@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from perfkit.roofline import Roofs
 
+#: Columns that the name of a case takes at least.
+CASE_WIDTH = 22
 #: Groups whose best line is shown; the other groups are counted.
 MAX_LINES = 12
 
@@ -28,10 +30,13 @@ def case_text(row: Mapping[str, Any]) -> str:
     return " ".join(part for part in parts if part)
 
 
-def result_line(row: Mapping[str, Any]) -> str:
-    """Return a row's result: time and interval, speedup, share of the roof, limit; ``~`` marks a predicted time."""
+def result_line(row: Mapping[str, Any], width: int = CASE_WIDTH) -> str:
+    """Return a row's result: time and interval, speedup, share of the roof, limit; ``~`` marks a predicted time.
+
+    ``width`` is what the case's name is padded to.
+    """
     mark = "~" if row["source"] == "predicted" else " "
-    parts = [f"{case_text(row):<22} {mark}{us(row['time_us'])} us"]
+    parts = [f"{case_text(row):<{width}} {mark}{us(row['time_us'])} us"]
     if row.get("time_us_lo") and row.get("time_us_hi"):
         parts.append(f"[{us(row['time_us_lo'])},{us(row['time_us_hi'])}]")
     if row.get("speedup"):
@@ -147,12 +152,13 @@ def lines(summary: Mapping[str, Any], gpu: Mapping[str, Any], roofs: Roofs | Non
     """Return the last lines of a sweep, without the one that says what to do next; ``tuned`` says if it searched."""
     best = summary["best"]
     chosen = best if len(best) <= MAX_LINES else sorted(best, key=lambda row: row["batch"])[-MAX_LINES:]
-    out = [result_line(row) for row in chosen]
+    recorded = summary["recorded_best"][-MAX_LINES:]
+    width = max([CASE_WIDTH, *(len(case_text(row)) for row in [*chosen, *recorded])])
+    out = [result_line(row, width) for row in chosen]
     if len(chosen) < len(best):
         out.append(f"… {len(best) - len(chosen)} more groups in results.csv")
-    recorded = summary["recorded_best"]
     if recorded:
-        out += ["recorded:", *(result_line(row) for row in recorded[-MAX_LINES:])]
+        out += ["recorded:", *(result_line(row, width) for row in recorded)]
     out.append(counts_line(summary))
 
     def say(name: str, text: str | None) -> None:

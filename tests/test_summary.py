@@ -19,9 +19,9 @@ FACTS = {"key": "h200", "name": "NVIDIA H200", "uuid": "GPU-1a2b3c4d-0000", "dri
 TIMES = {1: (4.6, 6.4, 6.3, 6.3), 4: (11.1, 10.5, 10.2, 10.3), 256: (559.0, 320.0, 302.0, 305.0)}
 
 
-def rows(times=TIMES, source="measured", half_width=0.003, **columns) -> tuple[list[dict], dict]:
-    spec = cases.parse_spec(batch=",".join(map(str, times)), window="8,16,32")
-    groups = cases.build_groups(SUPER, spec)
+def rows(times=TIMES, source="measured", half_width=0.003, spec=None, **columns) -> tuple[list[dict], dict]:
+    axes = cases.parse_spec(batch=",".join(map(str, times)), window="8,16,32", **(spec or {}))
+    groups = cases.build_groups(SUPER, axes)
     table = {case.id: case for group in groups for case in group.cases}
     made = []
     for group in groups:
@@ -196,6 +196,18 @@ def test_the_only_control_failed():
     lines = text(made, table)
     assert "control   failed at B=256: incorrect; no speedups there" in lines
     assert "x" not in lines[0].split("%")[0]
+
+
+def test_times_stand_below_each_other_whatever_the_state():
+    made, table = rows({4: TIMES[4], 256: TIMES[256]}, spec={"state_dtype": "fp32,bf16"})
+    recorded, _ = rows({256: TIMES[256]}, source="recorded")
+    lines = text([*made, *recorded], table)
+    shown = [line for line in lines if " us [" in line]
+    assert shown[0].startswith("B4 L16 replay        ")
+    assert sum("bfloat16" in line for line in shown) == 2 and len(shown) == 5
+    assert {line.index(" us [") - len(line.split(" us [")[0].split()[-1]) for line in shown} == {
+        len("B256 L16 replay bfloat16") + 2
+    }
 
 
 def test_many_groups_are_cut_and_counted():
