@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfkit.cases import Group
+from perfkit.cases import Group, label
 from perfkit.child import Child, worker_argv, worker_env
 from perfkit.method import Case
 from perfkit.progress import Progress
 from perfkit.runner import Limits, Runner
+from perfkit.samples import CONFIG
 
 #: What a check of one case may take in all, in seconds; a case that takes longer is not checked.
 CHECK_S = 60.0
@@ -29,6 +30,14 @@ class Check:
     def checked(self) -> str:
         """The column ``checked`` of a row whose kernel the interpreter ran."""
         return "interpreter" if self.status in ("ok", "incorrect") else "no"
+
+
+def describe(case: Case) -> str:
+    """Return the name of a case among checks, which differ in shapes, dtypes and launch configurations too."""
+    shape, config = case.shape, case.option(CONFIG)
+    text = f"{label(case)} {shape.n_v_heads}/{shape.n_k_heads} heads {shape.d_v}x{shape.d_k}"
+    text += f", {case.input_dtype} inputs, {case.state_dtype} state"
+    return text + (f" [{config}]" if config else "")
 
 
 def run_cases(
@@ -52,7 +61,7 @@ def run_cases(
     progress.begin(len(cases))
     try:
         with Runner(
-            lambda: Child(worker_argv(mode), worker_env(mode, visible), log), settings, limits, progress
+            lambda: Child(worker_argv(mode), worker_env(mode, visible), log), settings, limits, progress, describe
         ) as run:
             for case in cases:
                 yield case, run.run_group(Group(case.group_id, (case,)))[0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from perfkit.progress import count
+
 if TYPE_CHECKING:
     from perfkit.roofline import Roofs
 
@@ -53,13 +55,13 @@ def counts_line(summary: Mapping[str, Any]) -> str:
     """Return how many cases ended how, with the first reason of each failure, and the A/A floor."""
     counts, reasons = summary["statuses"], summary["reasons"]
     parts = [f"{counts.get('ok', 0)}/{summary['total']} ok"]
-    for status, count in counts.items():
+    for status, number in counts.items():
         if status != "ok":
             reason = reasons.get(status)
-            parts.append(f"{count} {status}" + (f" ({reason[:120]})" if reason else ""))
+            parts.append(f"{number} {status}" + (f" ({reason[:120]})" if reason else ""))
     text = ", ".join(parts)
     if summary["source"] == "measured":
-        text += f"; {summary['throttled_samples']} samples throttled"
+        text += f"; {count(summary['throttled_samples'], 'sample')} throttled"
     worst, quoted = summary["aa_floor"], summary["aa_reference"]
     if quoted is not None and summary["control"]:
         text += f"; A/A floor {quoted:.1%} at B={summary['control']['batch']}, {worst:.1%} at worst"
@@ -156,7 +158,7 @@ def lines(summary: Mapping[str, Any], gpu: Mapping[str, Any], roofs: Roofs | Non
     width = max([CASE_WIDTH, *(len(case_text(row)) for row in [*chosen, *recorded])])
     out = [result_line(row, width) for row in chosen]
     if len(chosen) < len(best):
-        out.append(f"… {len(best) - len(chosen)} more groups in results.csv")
+        out.append(f"… {count(len(best) - len(chosen), 'more group')} in results.csv")
     if recorded:
         out += ["recorded:", *(result_line(row, width) for row in recorded)]
     out.append(counts_line(summary))
@@ -173,7 +175,8 @@ def lines(summary: Mapping[str, Any], gpu: Mapping[str, Any], roofs: Roofs | Non
         kernels = f"{some} in the interpreter" if "interpreter" in summary["checked"] else "kernels not checked"
         say("PREDICTED", f"{gpu.get('name') or gpu.get('key')}: nothing was timed here; bytes over {kind}; {kernels}")
     if summary["recorded"]:
-        say("RECORDED", f"{summary['recorded']} shipped rows of this model and GPU stand beside them")
+        stand = "stands" if summary["recorded"] == 1 else "stand"
+        say("RECORDED", f"{count(summary['recorded'], 'shipped row')} of this model and GPU {stand} beside them")
     if summary["control"]:
         say("control", _control_text(summary["control"], summary["recorded_control"], str(summary["source"]), tuned))
     for failed in summary["failed_controls"]:

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from perfkit import results
-from perfkit.cases import label
-from perfkit.checking import Check, run_cases
+from perfkit.checking import Check, describe, run_cases
 from perfkit.derive import Row, model_case
 from perfkit.errors import DeviceError
 from perfkit.method import Case
-from perfkit.progress import Progress
+from perfkit.progress import Progress, count
 from perfkit.samples import small_case
 from perfkit.sweep import LOG, Recorder, Sweep, base_row
 
@@ -22,7 +21,7 @@ def check_kernels(sweep: Sweep, run_dir: Path | None, progress: Progress, stop_a
     Without a worker that interprets (no Triton here) nothing is checked, and the reason is noted.
     """
     small = list(dict.fromkeys(small_case(case) for group in sweep.groups for case in group.cases))
-    progress.note(f"checking {len(small)} kernels on small shapes in the interpreter")
+    progress.note(f"checking {count(len(small), 'kernel')} on small shapes in the interpreter")
     log = run_dir / LOG if run_dir is not None else None
     settings = {**sweep.settings, "quick": True}
     found: dict[Case, Check] = {}
@@ -95,5 +94,5 @@ def match_recorded(rows: Iterable[Mapping[str, object]], cases: Mapping[str, Cas
 
 def failed_checks(checks: Mapping[Case, Check]) -> Sequence[str]:
     """Return one line for each check that did not end as ok."""
-    return [f"{label(case)}: {check.status}: {check.reason or '-'}" for case, check in checks.items()
+    return [f"{describe(case)}: {check.status}: {check.reason or '-'}" for case, check in checks.items()
             if check.status != "ok"]  # fmt: skip

@@ -24,6 +24,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def count(n: int, noun: str, plural: str | None = None) -> str:
+    """Return ``1 case``, ``3 cases``."""
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
+
+
 class Progress:
     """Silent progress, and the interface of the others."""
 

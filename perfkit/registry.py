@@ -97,7 +97,12 @@ def load_method(spec: str) -> Method:
     method = getattr(module, name, None)
     if not isinstance(method, Method):
         offered = [key for key, value in vars(module).items() if isinstance(value, Method)]
-        raise InputError(f"{name} is not a Method", file=file, field="--method", value=spec, allowed=offered or "none")
+        what = f"{name} is not a perfkit.method.Method" if hasattr(module, name) else f"there is no {name} in it"
+        if not offered:
+            what += (
+                ", nor is anything else in this file" if hasattr(module, name) else ", nor any perfkit.method.Method"
+            )
+        raise InputError(what, file=file, field="--method", value=spec, allowed=offered or None)
     # The key carries the spec: a worker process must be able to load the same method from a case alone.
     method.key = spec
     return method

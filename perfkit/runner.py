@@ -91,11 +91,18 @@ class Runner:
         settings: sent with every group.
         limits: timeouts.
         progress: what the user sees.
+        name: what a case is called there.
     """
 
     def __init__(
-        self, spawn: Callable[[], Child], settings: Mapping[str, Any], limits: Limits, progress: Progress
+        self,
+        spawn: Callable[[], Child],
+        settings: Mapping[str, Any],
+        limits: Limits,
+        progress: Progress,
+        name: Callable[[Case], str] = label,
     ) -> None:
+        self._name = name
         self._spawn, self._settings, self._limits, self._progress = spawn, dict(settings), limits, progress
         self._child: Child | None = None
         self._shown: set[str] = set()
@@ -161,7 +168,7 @@ class Runner:
             failed |= lost
             for case in rest:
                 if case.id in attempt.results and case.id not in lost:
-                    self._progress.note(f"{label(case)}: again, with what is left of its group")
+                    self._progress.note(f"{self._name(case)}: again, with what is left of its group")
 
     def _attempt(self, group: Group, cases: Sequence[Case]) -> _Attempt:
         attempt = _Attempt({case.id: case for case in cases}, cases[0].id)
@@ -206,8 +213,8 @@ class Runner:
         if kind == "phase" and case_id in attempt.waiting:
             attempt.current = case_id
             attempt.started.setdefault(case_id, now())
-            self._progress.phase(label(attempt.waiting[case_id]), str(event.get("phase")), int(event.get("done") or 0),
-                                 int(event.get("total") or 0))  # fmt: skip
+            done, total = (int(event.get(name) or 0) for name in ("done", "total"))
+            self._progress.phase(self._name(attempt.waiting[case_id]), str(event.get("phase")), done, total)
         elif kind == "result" and case_id in attempt.waiting:
             row, samples = event.get("row"), event.get("samples")
             self._end(attempt, case_id, str(event.get("status")), event.get("reason"), row, samples)
@@ -233,4 +240,4 @@ class Runner:
             attempt.current = next(iter(attempt.waiting))
         if case_id not in self._shown:
             self._shown.add(case_id)
-            self._progress.case_done(label(case), status, record["row"], record["reason"])
+            self._progress.case_done(self._name(case), status, record["row"], record["reason"])

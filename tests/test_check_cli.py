@@ -205,3 +205,21 @@ def test_compiled_cases_cover_small_and_large_batches() -> None:
         cases = samples.compile_cases(method, Shape("mamba2", 96, 8, 80, 128))
         assert [case.batch for case in cases] == [1, 256]
         assert {case.window for case in cases} == {16 if method.windowed else None}
+
+
+def test_each_case_of_a_check_has_a_name_of_its_own() -> None:
+    for method in methods("mamba2", "decode"):
+        for cases in (samples.interpreter_cases(method), samples.gpu_cases(method)):
+            names = [checking.describe(case) for case in cases]
+            assert len(set(names)) == len(names)
+    case = samples.interpreter_cases(methods("mamba2", "decode")[0])[0]
+    name = checking.describe(case)
+    assert name.startswith("B3 conventional 2/1 heads 80x16, float16 inputs, float32 state [rows=")
+
+
+def test_progress_names_what_differs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(device, "usable_gpu", lambda: None)
+    monkeypatch.setattr(checking, "worker_argv", lambda mode: [sys.executable, str(STUB)])
+    run(["check", "--method", "conventional", "--no-compile", "--json"])  # the stub answers, with errors
+    shown = [line.split("] ", 1)[1] for line in capsys.readouterr().err.splitlines() if line.startswith("[")]
+    assert len(shown) > 3 and len({line.split(": ")[0] for line in shown}) == len(shown)

@@ -222,7 +222,9 @@ def test_what_does_not_fit_a_gpu_is_not_predicted(laptop, capsys):
 
 def test_a_gpu_that_is_here_says_itself_what_does_not_fit(fake, capsys):
     assert sweep("--model", "nemotron-super", "--batch", "1048576", "--window", "16", "--dry-run") == 0
-    assert "2 cases in 1 group" in capsys.readouterr()[0]
+    assert "2 cases in 1 group, 0 skipped" in capsys.readouterr()[0]
+    assert sweep("--model", "nemotron-super", "--batch", "1", "--method", "conventional", "--dry-run") == 0
+    assert "1 case in 1 group, 0 skipped" in capsys.readouterr()[0]
 
 
 def test_a_resumed_prediction_is_of_one_model(laptop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,14 @@ def test_each_method_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [(case.method, check.status, check.checked) for case, check in checks.items()] == [
         ("conventional", "ok", "interpreter"), ("replay", "ok", "interpreter")]  # fmt: skip
     assert predict.failed_checks(checks) == []
+
+
+def test_one_kernel_is_not_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(checking, "worker_argv", lambda mode: [sys.executable, str(STUB)])
+    notes = Notes()
+    alone = replace(plan(tmp_path), groups=(Group(CASES[0].group_id, CASES[:1]),))
+    predict.check_kernels(alone, None, notes, None)
+    assert notes.notes[0] == "checking 1 kernel on small shapes in the interpreter"
 
 
 def test_without_an_interpreter_it_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

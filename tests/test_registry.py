@@ -74,8 +74,8 @@ def write(tmp_path: Path, text: str) -> Path:
         ("import no_such_module\n", "METHOD", "cannot import: ModuleNotFoundError: No module named 'no_such_module'"),
         ("def f(:\n", "METHOD", "cannot import: SyntaxError"),
         ("raise ValueError('two\\nlines')\n", "METHOD", "cannot import: ValueError: two lines"),
-        ("METHOD = 3\n", "METHOD", "METHOD is not a Method (allowed: none)"),
-        ("", "METHOD", "METHOD is not a Method (allowed: none)"),
+        ("METHOD = 3\n", "METHOD", "METHOD is not a perfkit.method.Method, nor is anything else in this file"),
+        ("", "METHOD", "there is no METHOD in it, nor any perfkit.method.Method"),
     ],
 )
 def test_a_file_that_is_wrong_is_one_line(tmp_path: Path, text: str, name: str, message: str) -> None:
@@ -95,7 +95,10 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
 def test_a_wrong_name_lists_the_methods_of_the_file() -> None:
     with pytest.raises(InputError) as error:
         registry.load_method(f"{PLANTED}:NOT_A_METHOD")
-    assert "NOT_A_METHOD is not a Method (allowed: RIGHT, " in line(error)
+    assert "NOT_A_METHOD is not a perfkit.method.Method (allowed: RIGHT, " in line(error)
+    with pytest.raises(InputError) as error:
+        registry.load_method(f"{PLANTED}:ABSENT")
+    assert "there is no ABSENT in it (allowed: RIGHT, " in line(error)
 
 
 def test_a_method_of_another_family_or_phase_is_refused(tmp_path: Path) -> None:

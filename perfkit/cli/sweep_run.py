@@ -16,7 +16,7 @@ from perfkit import results
 from perfkit.cases import build_groups, case_memory, fit_memory, label, parse_spec
 from perfkit.cli.common import print_json, print_table
 from perfkit.errors import ExitCode, InputError
-from perfkit.progress import Progress, duration, make_progress
+from perfkit.progress import Progress, count, duration, make_progress
 from perfkit.runner import Interrupted, OutOfTime, signals_as_interrupts
 from perfkit.sweep import SETTINGS, Sweep, finish, finished_groups, from_manifest, measure, resume_command
 
@@ -142,8 +142,8 @@ def show_plan(plan: Sweep, notes: Sequence[str], *, as_json: bool) -> int:
     rows += [[g["group_id"], c["case"], "-", f"skipped: {c['reason']}"] for g in groups for c in g["skipped"]]
     print_table(["group", "case", "GB", "note"], rows)
     verb = "measure on" if plan.mode == "measure" else "predict for"
-    print(f"{len(cases)} cases in {len(groups)} groups, {skipped} skipped: {verb} {plan.gpu.get('name')}, "
-          f"about {duration(seconds)}")  # fmt: skip
+    print(f"{count(len(cases), 'case')} in {count(len(groups), 'group')}, {skipped} skipped: "
+          f"{verb} {plan.gpu.get('name')}, about {duration(seconds)}")  # fmt: skip
     return ExitCode.OK
 
 
@@ -216,12 +216,13 @@ def _execute(
             worker = measure(plan, run_dir, progress, stop_at)
         return {"worker": worker} if worker else {}
     from perfkit import predict
+    from perfkit.checking import describe
 
     checks = predict.predict_all(plan, run_dir, progress, stop_at)
     for line in predict.failed_checks(checks):
         _note(f"check: {line}")
     extra += predict.recorded_rows(plan)
-    return {"checks": [{"case": label(case), "status": check.status, "reason": check.reason}
+    return {"checks": [{"case": describe(case), "status": check.status, "reason": check.reason}
                        for case, check in checks.items()]}  # fmt: skip
 
 

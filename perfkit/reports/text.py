@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from perfkit.progress import count as count
+
 MISSING = "–"
 
 
@@ -73,11 +75,6 @@ def join(items: Iterable[str], last: str = "and") -> str:
     """Write a list: ``a, b and c``."""
     words = [item for item in items if item]
     return f" {last} ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
-
-
-def count(n: int, noun: str, plural: str | None = None) -> str:
-    """Write ``1 case``, ``3 cases``."""
-    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 
 def sentence(text: str) -> str:
