@@ -57,6 +57,27 @@ def test_one_changed_time_changes_headline_advice_and_titles() -> None:
         assert title(before) != title(after), title
 
 
+def test_recorded_rows_have_the_noise_floor_of_their_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = pd.DataFrame(group(559.0, {16: 297.3}, source="recorded"))
+    said = findings.answer(data, 0.5)
+    assert said.source == "recorded" and said.aa_floor is None  # of a shipped run that is not there; 0.5 is this run's
+    shipped = [
+        {"case_id": "c0256016", "manifest": {"aa_floor": 0.0011}},
+        {"case_id": "x", "manifest": {"aa_floor": 9.0}},
+    ]
+    asked = []
+
+    def load(model: str, gpu: str) -> list[dict]:
+        asked.append((model, gpu))
+        return shipped
+
+    monkeypatch.setattr("perfkit.profiles.load_measured", load)
+    assert findings.answer(data).aa_floor == 0.0011
+    assert asked == [("nemotron-super", "h200")]
+    assert findings.answer(data.assign(aa_difference=-0.002)).aa_floor == 0.002  # the rows' own counts more
+    assert findings.answer(pd.DataFrame(group(559.0, {16: 297.3}, source="predicted"))).aa_floor is None
+
+
 def test_no_change_is_an_answer() -> None:
     said = findings.answer(pd.DataFrame(group(559.0, {16: 557.0})))
     assert said.verdict == "same"

@@ -51,6 +51,16 @@ class Page(HTMLParser):
         return " ".join(self.text.replace("\u00a0", " ").split())
 
 
+def test_no_card_advises_what_a_sweep_does_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
+    from perfkit.reports import findings, page
+
+    said = findings.answer(frame("measured"))
+    assert page._cards(said)[-1] == ("A/A noise floor", "–", "not in these rows")
+    assert page._cards(findings.answer(frame("measured"), 0.001))[-1] == (
+        "A/A noise floor", "0.10 %", "difference of a method with itself",
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     """Build each kind of page once."""

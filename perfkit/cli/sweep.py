@@ -47,7 +47,10 @@ def sweep(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and its memory.")] = False,
     self_check: Annotated[
-        bool, typer.Option("--self-check", help="Time the control under two names: the floor of every gain.")
+        bool,
+        typer.Option(
+            "--self-check", help="Time the control as two cases, A and B, beside each group's own A/A series."
+        ),
     ] = False,
     timeout: Annotated[
         float | None, typer.Option("--timeout", metavar="S", help="Seconds a case may take. Default: 300.")

@@ -109,7 +109,7 @@ def answer(frame: pd.DataFrame, aa_floor: Any = None) -> Answer:
     batch = select.reference_batch(rows)
     assert batch is not None
     here = rows[rows["batch"].eq(batch) & rows["us"].notna()]
-    aa_floor = noise_floor(data[data["batch"].eq(batch)], aa_floor) if source == "measured" else None
+    aa_floor = _noise(rows[rows["batch"].eq(batch)], source, aa_floor)
     base = here[select.is_baseline(here)]
     baseline = str(base["method"].iloc[0]) if len(base) else "the baseline"
     others = here[~select.is_baseline(here) & here["gain"].notna()]
@@ -192,6 +192,27 @@ def break_even(rows: pd.DataFrame, method: str, window: float | None) -> BreakEv
     below = losing[-1] if losing else None
     above = next((batch for batch in batches if below is None or batch > below), None)
     return BreakEven(below, above, found.batch, found.lo, found.hi, batches[0])
+
+
+def _noise(rows: pd.DataFrame, source: str, stated: Any) -> float | None:
+    """Return the noise floor of rows of one source: none of a prediction, of recorded rows that of their run."""
+    if source == "predicted":
+        return None
+    found = noise_floor(rows, stated if source == "measured" else None)
+    return _recorded_floor(rows) if found is None and source == "recorded" else found
+
+
+def _recorded_floor(rows: pd.DataFrame) -> float | None:
+    """Return the largest A/A floor in the manifests of the shipped runs that hold these rows."""
+    from perfkit import profiles
+
+    floors = [
+        row["manifest"].get("aa_floor")
+        for model, gpu in rows[["model", "gpu"]].drop_duplicates().itertuples(index=False)
+        for row in profiles.load_measured(model, gpu)
+        if row["case_id"] in set(rows["case_id"])
+    ]
+    return max((float(floor) for floor in floors if not is_missing(floor)), default=None)
 
 
 def noise_floor(rows: pd.DataFrame, stated: Any = None) -> float | None:

@@ -217,7 +217,7 @@ def _cards(said: findings.Answer) -> list[tuple[str, str, str]]:
         cards.append(("Break-even batch", even.text if even else text.MISSING,
                       f"{best} wins from there on" if even and even.above else "where the gain passes 1"))  # fmt: skip
     if said.source != "predicted":
-        note = "difference of a method with itself" if said.aa_floor is not None else "run with --self-check"
+        note = "difference of a method with itself" if said.aa_floor is not None else "not in these rows"
         cards.append(("A/A noise floor", text.percent(said.aa_floor, 2), note))
     return cards
 
