@@ -175,16 +175,17 @@ def best_window(
     if case is None or case.shape.family == "kda":
         return result
     record = roofline.record_bytes(case.shape, DTYPE_BYTES[case.input_dtype])
-    result["eq16"] = float(roofline.l_star(case.shape, case.draft_len, best["accepted"], record,
-                                           DTYPE_BYTES[case.state_dtype]))  # fmt: skip
+    star = float(roofline.l_star(case.shape, case.draft_len, best["accepted"], record, DTYPE_BYTES[case.state_dtype]))
+    result["eq16"] = star or None  # 0: Eq. 16 has no optimum
     if gpu is None or roofs is None:
         return result
     candidates = np.array([window for window in WINDOWS if window >= case.draft_len])
     try:
         cost = window_cost(case, gpu, roofs)
         result["model"] = roofline.best_window(cost, candidates)
-        rounded = min(max(round(result["eq16"]), case.draft_len, 1), WINDOWS[-1])
-        result["cost"] = roofline.off_cost(cost, rounded, candidates)
+        if star:
+            rounded = min(max(round(star), case.draft_len, 1), WINDOWS[-1])
+            result["cost"] = roofline.off_cost(cost, rounded, candidates)
     except Exception:  # a plug-in's byte model that does not take arrays
         return result
     return result

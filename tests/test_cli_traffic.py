@@ -50,6 +50,19 @@ def test_super_verify(capsys: pytest.CaptureFixture[str]) -> None:
     assert data["flops_materialized_per_head"] > 2 * data["flops_output_only_per_head"]
 
 
+def test_without_an_optimum_eq_16_says_none(capsys: pytest.CaptureFixture[str]) -> None:
+    # M_S / r = 4 * 64 * 128 / 388 = 84.5 for Super.
+    args = ("--model", "nemotron-super", "--window", "128", "--accepted", "4", "--draft")
+    below = traffic_json(capsys, *args, "84")
+    assert below["window_star"] == pytest.approx((2 * 4 * (32768 / 388 - 84)) ** 0.5, abs=0.005)
+    assert below["window_star_cost"] > 0
+    above = traffic_json(capsys, *args, "85")
+    assert (above["window_star"], above["window_star_cost"]) == (None, None)
+    assert run(["traffic", *args, "85"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("L* ")]
+    assert "none (T > M_S/r)" in line and "cost" not in line
+
+
 def test_a_draft_alone_commits_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     data = traffic_json(capsys, "--model", "nemotron-super", "--draft", "4")
     assert (data["acceptance"], data["accepted"]) == ("T", 4)

@@ -210,6 +210,15 @@ def test_times_stand_below_each_other_whatever_the_state():
     }
 
 
+def test_without_an_optimum_eq_16_is_left_out(monkeypatch: pytest.MonkeyPatch):
+    made, table = rows()
+    monkeypatch.setattr("perfkit.roofline.l_star", lambda *args: 0.0)
+    found = summary.summarize(made, table, GPU, ROOFS)["best_window"]
+    assert (found["eq16"], found["cost"]) == (None, None) and found["model"] is not None
+    (line,) = [line for line in text(made, table) if line.startswith("best L")]
+    assert "Eq. 16" not in line
+
+
 def test_many_groups_are_cut_and_counted():
     made, table = rows({2**n: (10.0, 9.0, 8.0, 9.0) for n in range(14)})
     lines = text(made, table)

@@ -71,6 +71,8 @@ def collect(
     Bytes and FLOPs named ``_per_head`` are the paper's counts of one head; those under ``methods`` are of one step of
     the whole batch in one layer, averaged over the cursor's real cycle.
 
+    ``window_star`` and its cost are None where Eq. 16 has no optimum (T > M_S/r).
+
     Raises:
         InputError: unknown model or dtype, a window below 1 or below T, a batch below 1, an impossible acceptance.
     """
@@ -154,12 +156,12 @@ def collect(
         "steps_per_flush": float(chain.steps_per_cycle[0]),
         "tokens_per_flush": float(chain.tokens_per_cycle[0]),
         "mean_records": mean_h,
-        "window_star": round(star, 2),
+        "window_star": round(star, 2) if star > 0 else None,
         "window_best_paper": roofline.best_window(paper, candidates),
         "window_best": roofline.best_window(cost, candidates),
         "window_best_basis": basis,
         "window_cost": roofline.off_cost(cost, window, candidates),
-        "window_star_cost": roofline.off_cost(cost, rounded_star, candidates),
+        "window_star_cost": roofline.off_cost(cost, rounded_star, candidates) if star > 0 else None,
         "crossover_tokens": None if tokens is None else round(tokens),
         "state_bytes_per_layer": int(shape.state_elements * element),
         "state_bytes_per_sequence": roofline.state_bytes_per_sequence(model, state),
@@ -281,6 +283,13 @@ def _best_window_cost(
     return exact, "replay's exact bytes over the cursor's real cycle"
 
 
+def _star_cells(data: dict[str, Any]) -> list[Any]:
+    """Return the table's row about Eq. 16, which has no optimum where T positions outweigh the state."""
+    if data["window_star"] is None:
+        return ["L*", "none (T > M_S/r)", "Eq. 16"]
+    return ["L*", data["window_star"], f"Eq. 16; rounded, it would cost {data['window_star_cost']:.1%}"]
+
+
 def _print(data: dict[str, Any]) -> None:
     """Print the tables that a person reads."""
     from perfkit.cli.common import err_console, out_console, print_table
@@ -307,7 +316,7 @@ def _print(data: dict[str, Any]) -> None:
             ["FLOPs per head and step, materialized", data["flops_materialized_per_head"], "App. C.4"],
             ["steps between flushes", data["steps_per_flush"], "cursor's Markov chain"],
             ["records in the buffer, mean", data["mean_records"], "cursor's Markov chain"],
-            ["L*", data["window_star"], f"Eq. 16; rounded, it would cost {percent(data['window_star_cost'])}"],
+            _star_cells(data),
             ["best L, paper", data["window_best_paper"], "Eq. 15"],
             ["best L over whole cycles", data["window_best"], data["window_best_basis"]],
             ["cost of this L over the best", percent(data["window_cost"]), data["window_best_basis"]],
