@@ -19,6 +19,7 @@ that is none), with ``@check`` or ``@time`` appended where it is to happen in an
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -39,6 +40,7 @@ Emit = Callable[[dict[str, Any]], None]
 NAME, UUID = "Fake GPU", "GPU-fa4e0000-0000-0000-0000-000000000000"
 _DEFAULTS = {"roof_gb_s": 4000.0, "launch_us": 2.0, "noise": 0.01, "throttle_period_s": 0.0, "throttle_s": 0.0,
              "throttle_slowdown": 1.3, "steps": 64, "sleep_s": 0.0}  # fmt: skip
+_KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a text", dict: "a JSON object"}
 #: Fault -> the phase in which it happens.
 FAULTS = {"crash": "time", "exit": "time", "hang": "time", "error": "time", "raise": "time", "throttle": "time",
           "nan": "time", "oom": "check", "incorrect": "check"}  # fmt: skip
@@ -71,6 +73,50 @@ def options(settings: Mapping[str, Any]) -> dict[str, float]:
         if name not in _DEFAULTS:
             raise InputError("unknown setting", field=f"fake.{name}", allowed=sorted(_DEFAULTS))
     return {**_DEFAULTS, **given}
+
+
+def parse_settings(text: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that the JSON of ``PERFKIT_FAKE`` gives; an empty text gives none.
+
+    Args:
+        text: a JSON object.
+        known: the settings of every worker, with their values.
+
+    Raises:
+        InputError: not a JSON object, an unknown setting or fault, or a value of the wrong type.
+    """
+    field = "PERFKIT_FAKE"
+    try:
+        given = json.loads(text or "{}")
+    except ValueError as error:
+        raise InputError(f"not JSON: {error}", field=field, value=text) from None
+    if not isinstance(given, dict):
+        raise InputError("must be a JSON object", field=field, value=text)
+    kinds: dict[str, Any] = {**known, "fake": {}, "faults": {}}
+    for where, group, values in ((field, kinds, given), (f"{field}: fake", _DEFAULTS, given.get("fake"))):
+        for name, value in values.items() if isinstance(values, dict) else ():
+            if name not in group:
+                raise InputError("unknown setting", field=where, value=name, allowed=sorted(group))
+            kind = type(group[name])
+            number = kind in (int, float) and isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not number and type(value) is not kind:
+                raise InputError(f"must be {_KINDS[kind]}", field=f"{where}: {name}", value=str(value))
+    for fault in (given.get("faults") or {}).values():
+        parse_fault(str(fault))
+    return given
+
+
+def parse_fault(text: str) -> tuple[str, str]:
+    """Return a fault and the phase in which it happens.
+
+    Raises:
+        InputError: there is no such fault, or not in that phase.
+    """
+    fault, _, phase = text.partition("@")
+    places = ("", "time") if fault in ("nan", "throttle") else ("", "check", "time")
+    if fault not in FAULTS or phase not in places:
+        raise InputError("unknown fault", field="faults", value=text, allowed=[*FAULTS, "FAULT@check", "FAULT@time"])
+    return fault, phase or FAULTS[fault]
 
 
 def true_time_us(case: Case, settings: Mapping[str, Any]) -> float:
@@ -153,12 +199,10 @@ def run_group(request: dict[str, Any], emit: Emit) -> None:
 
 def _running(case: Case, settings: Mapping[str, Any], seed: int) -> _Running:
     faults = settings.get("faults") or {}
-    fault, _, phase = str(faults.get(case.id) or faults.get(case.method) or "").partition("@")
-    places = ("", "time") if fault in ("nan", "throttle") else ("", "check", "time")
-    if fault and (fault not in FAULTS or phase not in places):
-        raise InputError("unknown fault", field="faults", value=fault, allowed=[*FAULTS, "FAULT@check", "FAULT@time"])
+    planted = faults.get(case.id) or faults.get(case.method)
+    fault, phase = parse_fault(str(planted)) if planted else (None, None)
     noise = np.random.default_rng([seed, int(case.id, 16)])
-    return _Running(case, truth(case, settings), noise, fault or None, (phase or FAULTS[fault]) if fault else None)
+    return _Running(case, truth(case, settings), noise, fault, phase)
 
 
 def _phase(item: _Running, phase: str, done: int, total: int, emit: Emit) -> None:

@@ -363,6 +363,30 @@ def test_a_draft_without_verify_methods_is_said(laptop, capsys):
         assert "--draft: there are no mamba2 verify methods yet" in capsys.readouterr()[1]
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{oops", "PERFKIT_FAKE: '{oops': not JSON"),
+        ("[1]", "PERFKIT_FAKE: '[1]': must be a JSON object"),
+        ('{"colour": 1}', "PERFKIT_FAKE: 'colour': unknown setting"),
+        ('{"fake": 3}', "PERFKIT_FAKE: fake: '3': must be a JSON object"),
+        ('{"fake": {"sleep": 3}}', "PERFKIT_FAKE: fake: 'sleep': unknown setting"),
+        ('{"fake": {"noise": "loud"}}', "PERFKIT_FAKE: fake: noise: 'loud': must be a number"),
+        ('{"faults": {"replay": "explode"}}', "faults: 'explode': unknown fault"),
+        ('{"faults": {"replay": "nan@check"}}', "faults: 'nan@check': unknown fault"),
+        ('{"max_samples": "many"}', "PERFKIT_FAKE: max_samples: 'many': must be a number"),
+        ('{"tune": 1}', "PERFKIT_FAKE: tune: '1': must be true or false"),
+    ],
+)
+def test_settings_of_the_simulated_gpu_are_input_too(fake, monkeypatch: pytest.MonkeyPatch, capsys, text, words):
+    monkeypatch.setenv("PERFKIT_FAKE", text)
+    assert sweep(*SMALL, "--out", "run") == 2
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.splitlines()) == 1
+    assert words in err
+    assert not Path("run").exists()
+
+
 def test_help_has_examples(capsys):
     assert app.run(["sweep", "--help"]) == 0
     out, _ = capsys.readouterr()

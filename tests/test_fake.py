@@ -162,8 +162,8 @@ def test_raised_exception_leaves_the_handler():
     [
         ({"fake": {"roof": 1}}, "fake.roof: unknown setting .allowed: launch_us"),
         ({"faults": {PLAIN.id: "explode"}}, "faults: 'explode': unknown fault"),
-        ({"faults": {PLAIN.id: "crash@lunch"}}, "faults: 'crash': unknown fault"),
-        ({"faults": {PLAIN.id: "nan@check"}}, "faults: 'nan': unknown fault"),
+        ({"faults": {PLAIN.id: "crash@lunch"}}, "faults: 'crash@lunch': unknown fault"),
+        ({"faults": {PLAIN.id: "nan@check"}}, "faults: 'nan@check': unknown fault"),
         ({"min_samples": 1}, "min_samples: 1: must be at least 2"),
     ],
 )

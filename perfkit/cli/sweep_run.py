@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -111,7 +110,9 @@ def make_sweep(
         groups = fit_memory(groups, load_gpu(facts["key"]))
     settings = {**SETTINGS, "seed": seed, "self_check": spec.self_check}
     if worker_mode == "fake":
-        settings |= json.loads(os.environ.get(FAKE_SETTINGS) or "{}")
+        from perfkit import fake
+
+        settings |= fake.parse_settings(os.environ.get(FAKE_SETTINGS, ""), settings)
     plan = Sweep(mode, worker_mode, profile_dict(profile), facts, tuple(groups), settings, timeout)  # type: ignore[arg-type]
     return plan, notes
 
