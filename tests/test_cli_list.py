@@ -44,10 +44,19 @@ def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(method["source"] for method in methods)
 
 
-def test_measured_rows_do_not_repeat_the_manifest(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = listed(capsys, "measured")
-    assert all("manifest" not in row for row in rows)
+def test_measured_rows_name_their_manifest_and_each_is_there_once(capsys: pytest.CaptureFixture[str]) -> None:
+    found = listed(capsys, "measured")
+    rows = found["rows"]
     assert {row["source"] for row in rows} == {"recorded"}
+    manifests = {manifest["hash"]: manifest for manifest in found["manifests"]}
+    assert len(manifests) == len(found["manifests"]) == 2
+    for row in rows:
+        manifest = manifests[row["manifest"]]
+        assert row["case_id"] in manifest["case_ids"] and row["gpu_uuid"] == manifest["gpu"]["uuid"]
+    nano = listed(capsys, "measured", "--model", "nemotron-nano")
+    assert [manifest["model"]["key"] for manifest in nano["manifests"]] == ["nemotron-3-nano-4b"]
+    assert {row["manifest"] for row in nano["rows"]} == {nano["manifests"][0]["hash"]}
+    assert listed(capsys, "measured", "--gpu", "b200") == {"rows": [], "manifests": []}
 
 
 def test_table_names_every_model(capsys: pytest.CaptureFixture[str]) -> None:

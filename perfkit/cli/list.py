@@ -33,9 +33,14 @@ def list_(
     runs: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where run folders lie.")] = Path("runs"),
     json: JsonOption = False,
 ) -> None:
-    """List models, GPUs, methods, runs or the shipped measurements."""
+    """List models, GPUs, methods, runs or the shipped measurements.
+
+    With --json a list of rows; of measured, {"rows": …, "manifests": …}, where a row's manifest is the hash of one.
+    """
     rows = _ROWS[what](model, gpu, runs)
-    if json:
+    if json and what is Subject.MEASURED:
+        print_json(_with_manifests(rows))
+    elif json:
         print_json(rows)
     elif rows:
         columns = _COLUMNS[what]
@@ -77,11 +82,15 @@ def _measured(model: str | None, gpu: str | None, runs: Path) -> Rows:
 
     model_key = None if model is None else load_model(model).key
     gpu_key = None if gpu is None else load_gpu(gpu).key
-    # Every row carries its whole manifest; here it would drown them. What was measured there is recorded here.
-    return [
-        {name: value for name, value in row.items() if name != "manifest"} | {"source": "recorded"}
-        for row in load_measured(model_key, gpu_key)
-    ]
+    # What was measured there is recorded here.
+    return [row | {"source": "recorded"} for row in load_measured(model_key, gpu_key)]
+
+
+def _with_manifests(rows: Rows) -> dict[str, Rows]:
+    """Return the rows with the hash of their manifest in its place, and each manifest once."""
+    manifests = {row["manifest"].get("hash"): row["manifest"] for row in rows}
+    return {"rows": [row | {"manifest": row["manifest"].get("hash")} for row in rows],
+            "manifests": list(manifests.values())}  # fmt: skip
 
 
 def _runs(model: str | None, gpu: str | None, runs: Path) -> Rows:
