@@ -266,8 +266,19 @@ def compare_rows(rows: Sequence[Row]) -> list[Row]:
     return out
 
 
+def is_bound(row: Mapping[str, Any]) -> bool:
+    """Say whether a row's time is what its bytes allow at best: a prediction for kernels that were never measured."""
+    return (
+        row.get("source") == "predicted"
+        and row.get("predicted_lo") is not None
+        and (row.get("predicted_lo") == row.get("predicted_us"))
+    )
+
+
 def ratio(over: Mapping[str, Any] | None, under: Mapping[str, Any] | None) -> float | None:
-    """Return the quotient of two rows' times, None where either has none."""
+    """Return the quotient of two rows' times, None where either has none, or only one is a bound."""
+    if over is not None and under is not None and is_bound(over) != is_bound(under):
+        return None
     times: list[float] = []
     for row in (over, under):
         time = row.get("time_us") if row is not None and row.get("status") == "ok" else None

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from perfkit import cases, derive, registry, results
+from perfkit.derive import ratio
 from perfkit.method import Case, Point
 from perfkit.roofline.roof import datasheet_roofs
 from perfkit.shape import Shape
@@ -169,3 +170,12 @@ def test_window_cost_is_the_models_time():
     case = group().cases[1]
     cost = derive.window_cost(case, GPU, ROOFS)
     assert cost(np.array([8, 16, 32]))[1] == pytest.approx(derive.model_case(case, GPU, ROOFS).time.us, rel=1e-12)
+
+
+def test_a_bound_is_not_compared_with_a_time():
+    control = {"source": "predicted", "status": "ok", "time_us": 500.0, "predicted_us": 500.0, "predicted_lo": 450.0}
+    bound = {"source": "predicted", "status": "ok", "time_us": 480.0, "predicted_us": 480.0, "predicted_lo": 480.0}
+    assert ratio(control, bound) is None
+    assert ratio(bound, bound | {"time_us": 240.0, "predicted_us": 240.0, "predicted_lo": 240.0}) == 2.0
+    assert ratio(control, control | {"time_us": 250.0}) == 2.0
+    assert ratio({"status": "ok", "time_us": 3.0}, {"status": "ok", "time_us": 2.0}) == 1.5  # measured

@@ -102,7 +102,7 @@ def _add_gains(data: pd.DataFrame, time: str, gain: str) -> None:
     Times compare within one kind of evidence; predictions ride on rows of any source and compare with each other.
     """
     value, low, high = ("us", "us_lo", "us_hi") if time == "us" else ("model_us", "model_lo", "model_hi")
-    kind = data["source"] if time == "us" else ["predicted"] * len(data)
+    kind = list(data["source"]) if time == "us" else ["predicted"] * len(data)
     records = list(
         zip(data["run"], kind, data["case_id"], data["group_id"], data["method"], data["baseline"],
             data[value], data[low], data[high], strict=True)
@@ -121,6 +121,8 @@ def _add_gains(data: pd.DataFrame, time: str, gain: str) -> None:
         if j is None or not t > 0 or not records[j][6] > 0:
             continue
         base, base_lo, base_hi = records[j][6:9]
+        if kind[i] == "predicted" and (base == base_lo) != (t == lo):
+            continue  # a bound from bytes beside a time with a kernel's efficiency is no comparison
         ratios[i, 0] = base / t
         if i == j:
             continue
