@@ -64,7 +64,9 @@ def check_case(
     count_bytes: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Outcome:
-    """Check one case: desynchronize for a window, run two more, look at what must not change, perturb.
+    """Check one case: desynchronize for a window, run two or three more, look at what must not change, perturb.
+
+    On a GPU the three windows after the first are replays of a CUDA graph that was captured once.
 
     Args:
         case: what to check.
@@ -79,20 +81,24 @@ def check_case(
     part = max(case.window or 0, MIN_STEPS)
     counting = checker.interprets if count_bytes is None else count_bytes
     live = np.flatnonzero(checker.live)
+    graphed = not checker.interprets
+    total = (4 if graphed else 3) * part
     said = {
         "outputs": True, "states": True, "flush times": checker.method.windowed, "bytes": counting,
         "hand-over": True, "padding": checker.padded is not None, "out of step": len(live) > 1,
-        "perturbed": True,
+        "one graph": graphed, "perturbed": True,
     }  # fmt: skip
     covered = tuple(what for what, true in said.items() if true)
     try:
-        for index in range(3 * part):
+        for index in range(total):
             idle = checker.desynchronize(index, part) if index < part else None
+            if graphed and index == part:
+                checker.capture()
             if index == 2 * part - 1:
                 checker.restart(int(live[0]))
             checker.step(idle, counting and part - 1 <= index < 2 * part)
             if progress is not None:
-                progress(index + 1, 3 * part)
+                progress(index + 1, total)
         checker.finish()
         steps = checker.index
         for name in checker.remembered():

@@ -11,7 +11,7 @@ import torch
 
 from perfkit import check, registry, samples
 from perfkit.check import Outcome, check_case
-from perfkit.checker import Checker
+from perfkit.checker import Checker, Wrong
 from perfkit.method import Case, Config
 from perfkit.shape import Shape
 
@@ -209,3 +209,32 @@ def test_restart_leaves_the_other_rows_alone() -> None:
     assert np.isnan(checker.tensors["x_ring"][int(checker.home[0])].numpy()).all()
     for _ in range(4):
         checker.step()
+
+
+def test_captured_steps_serve_rows_out_of_step_and_a_late_flush_still_shows() -> None:
+    def stepped(method: str) -> Checker:
+        checker = Checker(Case(Shape("mamba2", 2, 1, 16, 16), method, 3, 3, input_dtype="float32"), "cpu")
+        for index in range(3):
+            checker.step(checker.desynchronize(index, 3))
+        checker.capture()
+        for _ in range(6):
+            checker.step()
+        return checker
+
+    checker = stepped("replay")
+    checker.finish()
+    assert len(set(checker.h[checker.live].tolist())) > 1
+    with pytest.raises(Wrong, match="did not write its checkpoint"):
+        stepped(f"{PLANTED}:FLUSHES_LATE")  # in the eager steps or in the replayed ones: either way it shows
+
+
+def test_captured_steps_take_launches_of_both_parities(monkeypatch: pytest.MonkeyPatch) -> None:
+    checker = Checker(Case(Shape("mamba2", 1, 1, 16, 16), "conventional", 1, input_dtype="float32"), "cpu")
+    seen: list[int] = []
+    step = checker.session.step
+    monkeypatch.setattr(checker.session, "step", lambda index=0, copy=0: (seen.append(index % 2), step(index, copy))[1])
+    checker.step()
+    checker.capture()
+    for _ in range(4):
+        checker.step()
+    assert seen == [0, 1, 0, 1, 0]
