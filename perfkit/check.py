@@ -29,7 +29,7 @@ from perfkit.tolerance import DRIFT_TOLERANCE, STEP_TOLERANCE, excess_error, hal
 
 __all__ = ["DRIFT_TOLERANCE", "STEP_TOLERANCE", "Outcome", "check_case", "check_group", "excess_error", "half_ulp"]
 
-#: Fewest steps of each of the three parts of a check; longer windows take a window each.
+#: Fewest steps of each part of a check (three, on a GPU four); longer windows take a window each.
 MIN_STEPS = 3
 
 
@@ -66,7 +66,7 @@ def check_case(
 ) -> Outcome:
     """Check one case: desynchronize for a window, run two or three more, look at what must not change, perturb.
 
-    On a GPU the three windows after the first are replays of a CUDA graph that was captured once.
+    On a GPU the three windows after the first are replays of two CUDA graphs, one a parity, captured once.
 
     Args:
         case: what to check.

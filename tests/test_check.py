@@ -13,6 +13,7 @@ from perfkit import check, registry, samples
 from perfkit.check import Outcome, check_case
 from perfkit.checker import Checker, Wrong
 from perfkit.method import Case, Config
+from perfkit.session import Session
 from perfkit.shape import Shape
 
 PLANTED = Path(__file__).with_name("planted_methods.py")
@@ -85,7 +86,7 @@ def test_a_windowed_method_with_a_fault_is_incorrect(name: str, finding: str) ->
 @pytest.mark.parametrize(
     ("name", "finding"),
     [
-        ("SKIPS_A_LAUNCH", "step 7: output error inf"),
+        ("SKIPS_A_LAUNCH", "step 1: output error inf"),
         ("NO_LAUNCH", "no launch"),
         ("CLOBBERS_SPARE_SLOT", "a slot that no row owns changed"),
         ("SERVES_PADDED_ROWS", "output of a row without a slot was written"),
@@ -238,3 +239,45 @@ def test_captured_steps_take_launches_of_both_parities(monkeypatch: pytest.Monke
     for _ in range(4):
         checker.step()
     assert seen == [0, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "window", "finding"),
+    [
+        ("RIGHT", 4, None),
+        ("KEEPS_OLD_RECORDS", 4, "error inf"),
+        ("DEAF_STATE", 4, "outputs do not change when state is perturbed"),
+        ("SKIPS_A_LAUNCH", None, "output error inf"),
+        ("CLOBBERS_SPARE_SLOT", None, "a slot that no row owns changed"),
+    ],
+)
+def test_faults_show_when_most_steps_are_replays(
+    name: str, window: int | None, finding: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps of a check on a GPU: a method is asked for launches in the first part and twice more, never again."""
+
+    class Recorded:
+        def __init__(self, launches: list[Any]) -> None:
+            self.launches = launches
+
+        def replay(self) -> None:
+            for launch in self.launches:
+                launch()
+
+    class Graphed(Checker):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self.interprets = False
+
+    def capture(self: Session, steps: list[int]) -> Recorded:
+        return Recorded([one for step in steps for one in self.method.launches(self.case, self.config, self.tensors,
+                                                                               step)])  # fmt: skip
+
+    monkeypatch.setattr(check, "Checker", Graphed)
+    monkeypatch.setattr(Session, "capture", capture)
+    outcome = check_case(planted(name, window), "cpu")
+    if finding is None:
+        assert (outcome.reason, outcome.steps) == (None, 4 * 4)
+        assert "one graph" in outcome.covered and "bytes" not in outcome.covered
+    else:
+        assert outcome.reason is not None and finding in outcome.reason
