@@ -120,6 +120,7 @@ class Group:
                 ready.append(item)
             else:
                 item.session.copies.clear()  # its memory is the others'
+                item.saved.clear()
         if ready:
             self._time(ready)
 
