@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from perfkit.errors import DeviceError
 from perfkit.method import Case, Config, Point
 from perfkit.session import Replayable, Session
 from perfkit.tolerance import DRIFT_TOLERANCE, HEAD_TOLERANCE, STEP_TOLERANCE, excess_error, head_error
@@ -146,8 +147,15 @@ class Checker:
 
         One graph has to serve rows that flush and rows that do not, whatever the cursors say later; there are two
         because launches may depend on a step's parity. Without a GPU the steps run one by one.
+
+        Raises:
+            DeviceError: a launch cannot be captured, such as a plug-in's that waits for the device.
         """
-        self._graphs = (self.index, [self.session.capture([self.index + odd]) for odd in (0, 1)])
+        try:
+            self._graphs = (self.index, [self.session.capture([self.index + odd]) for odd in (0, 1)])
+        except RuntimeError as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise DeviceError(f"a step cannot be captured in a CUDA graph: {reason}") from error
 
     def _run(self) -> int:
         if self._graphs is None:

@@ -12,6 +12,7 @@ import torch
 from perfkit import check, registry, samples
 from perfkit.check import Outcome, check_case
 from perfkit.checker import Checker, Wrong
+from perfkit.errors import DeviceError
 from perfkit.method import Case, Config
 from perfkit.session import Session
 from perfkit.shape import Shape
@@ -281,3 +282,16 @@ def test_faults_show_when_most_steps_are_replays(
         assert "one graph" in outcome.covered and "bytes" not in outcome.covered
     else:
         assert outcome.reason is not None and finding in outcome.reason
+
+
+def test_a_step_that_cannot_be_captured_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    checker = Checker(Case(SMALL, "conventional", 1, input_dtype="float32"), "cpu")
+
+    def refuse(steps: Any) -> Any:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(checker.session, "capture", refuse)
+    with pytest.raises(
+        DeviceError, match=r"captured in a CUDA graph: CUDA error: operation not permitted .* capturing$"
+    ):
+        checker.capture()
