@@ -49,6 +49,7 @@ class Model:
         roof_us: least time for the useful bytes, flush and non-flush steps each at the roof of their mix; None without
             roofs, as the next.
         time: predicted time of a step, flushes included, its interval, and the term that rules the mean step.
+        memory: bytes that one more request needs in the layer: state, records, cursors.
     """
 
     step: Step
@@ -57,6 +58,7 @@ class Model:
     useful: float
     roof_us: float | None = None
     time: Prediction | None = None
+    memory: int | None = None
 
 
 def case_chain(case: Case, method: Method) -> Chain:
@@ -107,7 +109,8 @@ def model_case(case: Case, gpu: Gpu | None, roofs: Roofs | None) -> Model:
         if control.supports(other) is None:
             useful = min(useful, _useful(other, control, roofs), key=lambda item: item[0])
     time = _predict(case, gpu, roofs, step, mean, chain) if gpu is not None and roofs is not None else None
-    return Model(mean, method.paper(case.shape, Point.of(case)), chain.accepted, *useful, time)
+    memory = method.memory_per_request(case)
+    return Model(mean, method.paper(case.shape, Point.of(case)), chain.accepted, *useful, time, memory)
 
 
 def _predict(case: Case, gpu: Gpu, roofs: Roofs, step: Step, mean: Step, chain: Chain) -> Prediction:
@@ -168,7 +171,8 @@ def model_columns(case: Case, model: Model, roofs: Roofs | None) -> Row:
         "bytes_read_model": float(step.bytes_read), "bytes_write_model": float(step.bytes_write),
         "bytes_read_paper": float(paper.bytes_read), "bytes_write_paper": float(paper.bytes_write),
         "flops_model": float(step.flops), "intensity": float(step.flops) / moved if moved else None,
-        "useful_bytes": model.useful, "roof_gb_s": model.useful / model.roof_us / 1e3 if model.roof_us else None,
+        "memory_per_request": model.memory, "useful_bytes": model.useful,
+        "roof_gb_s": model.useful / model.roof_us / 1e3 if model.roof_us else None,
         "roof_source": roofs.source if roofs is not None else None,
         "limit": str(time.limit) if time else None, "predicted_us": time.us if time else None,
         "predicted_lo": time.lo if time else None, "predicted_hi": time.hi if time else None,

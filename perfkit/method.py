@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
@@ -330,6 +330,3 @@ class Method(ABC):
         """Return the bytes that one more request needs in this layer, a slot's share: state, records, cursors."""
         keep = ("state", "record", "cursor")
         return sum(b.nbytes // b.shape[0] for b in self.buffers(case).values() if b.role in keep)
-
-
-KernelCallable = Callable[..., None]

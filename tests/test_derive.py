@@ -74,6 +74,7 @@ def test_times_become_rates():
     moved = replay["bytes_read_model"] + replay["bytes_write_model"]
     assert replay["bandwidth_gb_s"] == pytest.approx(moved / 302 / 1e3)
     assert replay["prediction_error"] == pytest.approx(replay["predicted_us"] / 302 - 1)
+    assert conventional["memory_per_request"] == STATE < replay["memory_per_request"] < 1.1 * STATE
     assert replay["roof_fraction"] == pytest.approx(replay["useful_bytes"] / replay["roof_gb_s"] / 1e3 / 302)
     assert 0.7 < replay["roof_fraction"] < 1.1
     assert replay["predicted_lo"] < replay["predicted_us"] < replay["predicted_hi"]
