@@ -19,7 +19,8 @@ from types import MappingProxyType
 from typing import Any
 
 from perfkit import ptxas
-from perfkit.compiled import Compiled, assert_no_spills, cache_dir, load, locked, save, table
+from perfkit.cache import load, save
+from perfkit.compiled import Compiled, assert_no_spills, cache_dir, locked, table
 from perfkit.errors import DeviceError, InputError, PerfkitError
 from perfkit.kernels.lang import HAVE_TRITON, triton
 from perfkit.method import Case, Config, Family, Launch, Method

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from perfkit.cache import cache_root
 from perfkit.errors import IncorrectError
 
 
@@ -75,28 +73,8 @@ def assert_no_spills(compiled: Iterable[Compiled]) -> None:
 
 
 def cache_dir() -> Path:
-    """Return the folder that keeps compiled results: $PERFKIT_CACHE, or perfkit under the user's cache."""
-    base = os.environ.get("PERFKIT_CACHE")
-    root = Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perfkit"
-    return root / "compiled"
-
-
-def load(path: Path) -> dict[str, Any] | None:
-    """Return what :func:`save` wrote, or None if there is nothing or it cannot be read."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return data if isinstance(data, dict) else None
-
-
-def save(path: Path, data: Mapping[str, Any]) -> None:
-    """Write atomically: readers see a whole file or none. A cache that cannot be written is no error."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            json.dump(data, file)
-        Path(file.name).replace(path)
+    """Return the folder that keeps compiled results."""
+    return cache_root() / "compiled"
 
 
 @contextlib.contextmanager

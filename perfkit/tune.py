@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import statistics
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from perfkit.cache import cache_root, load, save
 from perfkit.measure import Clock, Subject
 from perfkit.method import Case, Config
 
@@ -95,19 +94,11 @@ def _medians(
     return {config: statistics.median(values) for config, values in samples.items()}
 
 
-def cache_dir() -> Path:
-    """Return the folder of saved searches: ``$PERFKIT_CACHE``, else the user's cache folder."""
-    root = os.environ.get("PERFKIT_CACHE")
-    if root:
-        return Path(root)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perfkit"
-
-
 class Store:
     """Saved searches, one JSON file; a search is known by everything that could change its outcome."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = path or cache_dir() / "tuned.json"
+        self.path = path or cache_root() / "tuned.json"
 
     @staticmethod
     def key(case: Case, gpu: str, versions: Mapping[str, Any], candidates: Sequence[Config], kernels: str) -> str:
@@ -137,14 +128,7 @@ class Store:
                     "label": label, "config": str(tuned.config), "tried": tuned.tried,
                     "time_us": tuned.time_us, "default_us": tuned.default_us,
                 }  # fmt: skip
-                handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=".tuned-")
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    json.dump(data, file, indent=1, sort_keys=True, allow_nan=False)
-                Path(name).replace(self.path)
+                save(self.path, data)
 
     def _read(self) -> dict[str, Any]:
-        try:
-            data = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return data if isinstance(data, dict) else {}
+        return load(self.path) or {}

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from perfkit import ptxas
+from perfkit.cache import load, save
 from perfkit.compile import Compiled, assert_no_spills, compile_launch, exempt
-from perfkit.compiled import cache_dir, load, save, table
+from perfkit.compiled import cache_dir, table
 from perfkit.errors import DeviceError, IncorrectError
 from perfkit.method import Case, Launch
 from perfkit.shape import Shape

@@ -3,7 +3,7 @@
 Importing this package loads neither pandas nor pyarrow; functions that need them import them when called.
 """
 
-from perfkit.results.files import replacing, write_text
+from perfkit.files import replacing, write_text
 from perfkit.results.frame import discard_frame, load_run, write_csv, write_frame
 from perfkit.results.journal import Journal
 from perfkit.results.manifest import (

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfkit.errors import InputError
+from perfkit.files import replacing
 from perfkit.results import journal, manifest
-from perfkit.results.files import check_schema, replacing
 from perfkit.results.schema import COLUMNS, SCHEMA, SCHEMA_VERSION, check_row
+from perfkit.results.version import check_schema
 
 if TYPE_CHECKING:
     import pandas as pd

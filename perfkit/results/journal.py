@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from perfkit.errors import InputError
-from perfkit.results.files import check_schema, sync_folder
+from perfkit.files import sync_folder
 from perfkit.results.schema import FINISHED, SCHEMA_VERSION, STATUSES, dumps
+from perfkit.results.version import check_schema
 
 NAME = "cases.jsonl"
 FIELDS = ("schema", "case_id", "group_id", "attempt", "status", "reason", "started", "ended", "row")

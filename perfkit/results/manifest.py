@@ -17,8 +17,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from perfkit.results.files import check_schema, read_json, write_text
+from perfkit.files import read_json, write_text
 from perfkit.results.schema import SCHEMA_VERSION, clean, dumps
+from perfkit.results.version import check_schema
 
 NAME = "manifest.json"
 PACKAGES = ("perfkit", "torch", "triton", "numpy", "scipy", "pandas", "pyarrow", "plotly", "nvidia-ml-py", "nvtx")

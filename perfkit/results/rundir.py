@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from perfkit.errors import InputError
-from perfkit.results.files import check_schema, read_json, write_text
+from perfkit.files import read_json, write_text
 from perfkit.results.schema import SCHEMA_VERSION, dumps
+from perfkit.results.version import check_schema
 
 RUNS = Path("runs")
 _LOCK = ".lock"

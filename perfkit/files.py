@@ -73,13 +73,3 @@ def read_json(path: Path, *, missing: str = "no such file") -> dict[str, Any]:
     if not isinstance(data, dict):
         raise InputError("must be a JSON object", file=path, value=type(data).__name__)
     return data
-
-
-def check_schema(version: Any, *, file: Path, field: str) -> None:
-    """Refuse a schema version other than ours; the message names it."""
-    from perfkit.results.schema import SCHEMA_VERSION
-
-    if isinstance(version, bool) or version != SCHEMA_VERSION:
-        what = "missing" if version is None else version
-        raise InputError("written in another schema version", file=file, field=field, value=what,
-                         allowed=str(SCHEMA_VERSION))  # fmt: skip
