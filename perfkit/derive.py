@@ -89,10 +89,14 @@ def _mean_time(step: Step, mean: Step, chain: Chain, case: Case, time_us: Any) -
     return float(time_us(mean.bytes_read, mean.bytes_write))
 
 
-def _useful(case: Case, method: Method, roofs: Roofs | None) -> tuple[float, float | None]:
-    """Return the bytes that a method declares, and the least time for them."""
+def _modelled(case: Case, method: Method) -> tuple[Step, Step, Chain]:
+    """Return the distinct kinds of step, their mean, and the chain that they are weighted by."""
     step, chain = _steps(case, method)
-    mean: Step = expected(lambda h, flush: step, chain)
+    return step, expected(lambda h, flush: step, chain), chain
+
+
+def _useful(case: Case, step: Step, mean: Step, chain: Chain, roofs: Roofs | None) -> tuple[float, float | None]:
+    """Return the bytes that a method declares, and the least time for them."""
     moved = float(mean.bytes_read + mean.bytes_write)
     return moved, _mean_time(step, mean, chain, case, roofs.time_us) if roofs is not None else None
 
@@ -100,14 +104,13 @@ def _useful(case: Case, method: Method, roofs: Roofs | None) -> tuple[float, flo
 def model_case(case: Case, gpu: Gpu | None, roofs: Roofs | None) -> Model:
     """Return what the analytic model says about a case; without a GPU and roofs, its bytes alone."""
     method = registry.get_method(case.shape.family, case.method, case.phase)
-    step, chain = _steps(case, method)
-    mean: Step = expected(lambda h, flush: step, chain)
-    useful = _useful(case, method, roofs)
+    step, mean, chain = _modelled(case, method)
+    useful = _useful(case, step, mean, chain, roofs)
     control = _control_method(case)
     if control is not None and control is not method:
         other = replace(case, method=control.key, window=None, options=(), read_dtype=None)
         if control.supports(other) is None:
-            useful = min(useful, _useful(other, control, roofs), key=lambda item: item[0])
+            useful = min(useful, _useful(other, *_modelled(other, control), roofs), key=lambda item: item[0])
     time = _predict(case, gpu, roofs, step, mean, chain) if gpu is not None and roofs is not None else None
     memory = method.memory_per_request(case)
     return Model(mean, method.paper(case.shape, Point.of(case)), chain.accepted, *useful, time, memory)
