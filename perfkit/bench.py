@@ -20,10 +20,11 @@ import torch
 from perfkit import registry
 from perfkit.check import check_case, check_group
 from perfkit.device import Monitor, visible_gpu
-from perfkit.errors import DeviceError
-from perfkit.measure import Clock, CudaClock, Series, Subject, interleave
+from perfkit.errors import DeviceError, first_line
+from perfkit.measure import Clock, CudaClock, Series, Subject, gpu_properties, interleave
 from perfkit.method import Case, Point
 from perfkit.ranges import mark
+from perfkit.results import version
 from perfkit.session import Session
 from perfkit.stats import Stopping, aa_difference, by_round, p99, ratio_interval
 from perfkit.tune import Store, Tuned
@@ -47,9 +48,7 @@ def info() -> dict[str, Any]:
     Raises:
         DeviceError: torch sees no GPU.
     """
-    if not torch.cuda.is_available():
-        raise DeviceError("torch sees no CUDA device: check the driver, CUDA_VISIBLE_DEVICES and the torch build")
-    properties = torch.cuda.get_device_properties(0)
+    properties = gpu_properties()
     return {
         "gpu": properties.name,
         "sm_count": properties.multi_processor_count,
@@ -65,7 +64,7 @@ class Cuda:
     torch_device = "cuda"
 
     def __init__(self) -> None:
-        properties = torch.cuda.get_device_properties(0)
+        properties = gpu_properties()
         self.name: str = properties.name
         self.l2_bytes: int = properties.L2_cache_size
         self.clock: Clock = CudaClock()
@@ -91,7 +90,6 @@ class _Running:
     session: Session
     tuned: Tuned
     row: dict[str, Any]
-    steps: int
     saved: list[dict[str, torch.Tensor]] = field(default_factory=list)
     subject: Subject | None = None
 
@@ -105,7 +103,7 @@ class Group:
         self.device = device or Cuda()
         self.clock, self.l2_bytes = self.device.clock, self.device.l2_bytes
         self.store = store or Store()
-        self.versions = {"torch": torch.__version__, "triton": _triton_version()}
+        self.versions = {"torch": torch.__version__, "triton": version("triton")}
 
     def run(self, cases: Sequence[Case]) -> None:
         """Run the cases; every one of them gets exactly one result."""
@@ -129,11 +127,11 @@ class Group:
         try:
             return work()
         except torch.cuda.OutOfMemoryError as error:
-            status, reason = "oom", _first_line(error) + _others_memory()
+            status, reason = "oom", first_line(error) + _others_memory()
         except _Incorrect as error:
             status, reason = "incorrect", str(error)
         except Exception as error:
-            status, reason = "error", f"{type(error).__name__}: {_first_line(error)}"
+            status, reason = "error", f"{type(error).__name__}: {first_line(error)}"
         self.device.release()
         self._result(case, status, reason, {})
         return None
@@ -146,13 +144,13 @@ class Group:
             self._result(case, "skipped", reason, {})
             return None
         copies = self._copies(case)
-        self._phase(case, "tune", 0, 1)
+        self._phase(case.id, "tune", 0, 1)
         session = Session(case, self.device.torch_device, seed=self.seed, copies=copies)
         with mark(f"tune/{case.method}"):
-            tuned = self._tune(session, partial(self._phase, case, "tune"))
+            tuned = self._tune(session, partial(self._phase, case.id, "tune"))
         session.config = tuned.config
-        self._phase(case, "check", 0, 1)
-        tell = partial(self._phase, case, "check")
+        self._phase(case.id, "check", 0, 1)
+        tell = partial(self._phase, case.id, "check")
         outcome = check_case(case, self.device.torch_device, tuned.config, seed=self.seed, progress=tell)
         if not outcome.ok:
             raise _Incorrect(f"{tuned.config}: {outcome.reason}")
@@ -160,7 +158,7 @@ class Group:
             "checked": "gpu", "rel_error": outcome.rel_error, "launch_config": str(tuned.config),
             "l2_state": "cold", "steps_per_sample": _steps(session),
         }  # fmt: skip
-        return _Running(case, session, tuned, row, _steps(session))
+        return _Running(case, session, tuned, row)
 
     def _tune(self, session: Session, progress: Callable[[int, int], None]) -> Tuned:
         if not self.settings.get("tune", True):
@@ -179,7 +177,7 @@ class Group:
 
     def _ready(self, item: _Running) -> bool:
         """Capture the graph of a case, after the tuning of all of them, so that memory is what timing will have."""
-        session = item.session
+        session, steps = item.session, range(_steps(item.session))
         item.saved = session.snapshot()  # before any launch: every copy starts a period
         kernels = session.compiled()
         item.row |= {
@@ -191,9 +189,9 @@ class Group:
         item.row["launches"] = launches / len(session.copies)
         session.restore(item.saved)
         with mark(f"capture/{item.case.method}"):
-            graph = session.capture(range(item.steps))
+            graph = session.capture(steps)
         item.subject = Subject(item.case.id, graph.replay, lambda: session.restore(item.saved),
-                               item.steps * len(session.copies))  # fmt: skip
+                               len(steps) * len(session.copies))  # fmt: skip
         return True
 
     def _time(self, items: Sequence[_Running]) -> None:
@@ -206,13 +204,10 @@ class Group:
         with mark("time"), self.device.monitor() as monitor:
             series = interleave(
                 [*subjects, again], Stopping.of(self.settings), self.clock, monitor, seed=self.seed,
-                progress=lambda name, done, total: None if name == "A/A" else self._tell(name, done, total),
+                progress=lambda name, done, total: None if name == "A/A" else self._phase(name, "time", done, total),
             )  # fmt: skip
         for item in items:
             self._guarded(item.case, partial(self._finish, item, series, control))
-
-    def _tell(self, case_id: str, done: int, total: int) -> None:
-        self.emit({"event": "phase", "case_id": case_id, "phase": "time", "done": done, "total": total})
 
     def _finish(self, item: _Running, series: Mapping[str, Series], control: _Running) -> None:
         mine, base = series[item.case.id], series[control.case.id]
@@ -245,9 +240,7 @@ class Group:
         try:
             row |= self._beside(item, interval.value)
         except Exception as error:  # the case has its time; what is reported beside it stays empty
-            logging.getLogger(__name__).warning(
-                "%s: no times beside the main one: %s", item.case.id, _first_line(error)
-            )
+            logging.getLogger(__name__).warning("%s: no times beside the main one: %s", item.case.id, first_line(error))
         self._result(item.case, "ok", None, row, samples)
 
     def _beside(self, item: _Running, mean_us: float) -> dict[str, Any]:
@@ -262,7 +255,7 @@ class Group:
         if session.nbytes / len(session.copies) <= self.l2_bytes / 2 and len(session.copies) > item.case.n_layers:
             copies, session.copies = session.copies, session.copies[:1]
             try:
-                found["time_warm_us"] = self._median(session, range(8 * item.steps), item.saved[:1])
+                found["time_warm_us"] = self._median(session, range(8 * _steps(session)), item.saved[:1])
             finally:
                 session.copies = copies
         return found
@@ -275,8 +268,8 @@ class Group:
 
     # Events
 
-    def _phase(self, case: Case, phase: str, done: int, total: int) -> None:
-        self.emit({"event": "phase", "case_id": case.id, "phase": phase, "done": done, "total": total})
+    def _phase(self, case_id: str, phase: str, done: int, total: int) -> None:
+        self.emit({"event": "phase", "case_id": case_id, "phase": phase, "done": done, "total": total})
 
     def _result(self, case: Case, status: str, reason: str | None, row: Row, samples: Row | None = None) -> None:
         self.emit({"event": "result", "case_id": case.id, "status": status, "reason": reason, "row": dict(row),
@@ -309,10 +302,6 @@ def _paired(first: Series, second: Series) -> tuple[Any, Any]:
     return by_round(first.rounds, first.times, rounds), by_round(second.rounds, second.times, rounds)
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
 def _others_memory() -> str:
     """Return how much memory other processes hold, for the reason of an out-of-memory case."""
     if not torch.cuda.is_available():
@@ -320,12 +309,6 @@ def _others_memory() -> str:
     free, total = torch.cuda.mem_get_info()
     others = total - free - torch.cuda.memory_reserved()
     return f" (other processes {others / 1e9:.0f} GB)" if others > 2e9 else ""
-
-
-def _triton_version() -> str:
-    import triton
-
-    return str(triton.__version__)
 
 
 __all__ = ["Group", "info", "run_group"]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from perfkit.errors import DeviceError
+from perfkit.errors import DeviceError, first_line
 from perfkit.method import Case, Config, Point
 from perfkit.session import Replayable, Session
 from perfkit.tolerance import DRIFT_TOLERANCE, HEAD_TOLERANCE, STEP_TOLERANCE, excess_error, head_error
@@ -154,8 +154,7 @@ class Checker:
         try:
             self._graphs = (self.index, [self.session.capture([self.index + odd]) for odd in (0, 1)])
         except RuntimeError as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise DeviceError(f"a step cannot be captured in a CUDA graph: {reason}") from error
+            raise DeviceError(f"a step cannot be captured in a CUDA graph: {first_line(error)}") from error
 
     def _run(self) -> int:
         if self._graphs is None:

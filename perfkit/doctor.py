@@ -21,6 +21,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from perfkit.errors import one_line
+from perfkit.results import version
+
 if TYPE_CHECKING:
     from perfkit.device import DeviceFacts
 
@@ -73,20 +76,6 @@ def examine(runs: Path) -> Iterator[Finding]:
         except Exception as error:
             name = getattr(check, "__name__", "check").strip("_<>").replace("_", " ")
             yield Finding(name, "broken", one_line(error), "please report this as a bug of perfkit")
-
-
-def one_line(error: BaseException) -> str:
-    """Return an exception as one line of at most 200 characters."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    return text if len(text) <= 200 else text[:197] + "..."
-
-
-def version(distribution: str) -> str | None:
-    """Return an installed distribution's version without importing it, None where it is absent."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _python() -> Iterator[Finding]:

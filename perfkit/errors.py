@@ -75,6 +75,17 @@ class InputError(PerfkitError):
         super().__init__(" ".join(line.split()))
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message, its type's name where it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def one_line(error: BaseException, limit: int = 200) -> str:
+    """Return ``Type: message`` on one line of at most ``limit`` characters."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
 class DeviceError(PerfkitError):
     """The GPU, its driver or a profiler is missing, busy or refuses; the message says what to do next."""
 

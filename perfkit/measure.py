@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from perfkit.errors import DeviceError
 from perfkit.stats import Interval, Stopping, median_interval
 
 
@@ -35,6 +36,30 @@ class CudaClock:
         self._end.record()
         self._end.synchronize()
         return float(self._start.elapsed_time(self._end)) * 1e3
+
+
+def gpu_properties() -> Any:
+    """Return torch's properties of this process's GPU.
+
+    Raises:
+        DeviceError: torch sees none.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise DeviceError("torch sees no CUDA device: check the driver, CUDA_VISIBLE_DEVICES and the torch build")
+    return torch.cuda.get_device_properties(0)
+
+
+def capture(work: Callable[[], object]) -> Any:
+    """Return a CUDA graph of the kernels that ``work`` launches; each must have been launched once before."""
+    import torch
+
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from perfkit.errors import one_line
 from perfkit.kernels.lang import tl, triton
 
 #: Compute capabilities that perfkit compiles its kernels for, without the dot.
@@ -26,16 +27,11 @@ def _double_kernel(x, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     tl.store(x + offset, value * 2, mask=offset < n)
 
 
-def _line(error: BaseException) -> str:
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    return text if len(text) <= 200 else text[:197] + "..."
-
-
 def _try(question: Callable[[], Any]) -> dict[str, Any]:
     try:
         return {"ok": True, "detail": question()}
     except BaseException as error:  # a broken install may raise anything, SystemExit included
-        return {"ok": False, "detail": _line(error)}
+        return {"ok": False, "detail": one_line(error)}
 
 
 def _torch() -> dict[str, Any]:

@@ -23,7 +23,7 @@ from perfkit import __version__, results
 from perfkit.device import DeviceFacts, Monitor, gpu_lock, visible_gpu
 from perfkit.errors import DeviceError, InputError, PerfkitError
 from perfkit.kernels.stream import CONFIGS, ELEMENT_BYTES, STREAMS, Stream, launch_empty
-from perfkit.measure import CudaClock, Series, Subject, interleave
+from perfkit.measure import CudaClock, Series, Subject, capture, gpu_properties, interleave
 from perfkit.method import Config
 from perfkit.stats import Interval, Stopping
 
@@ -131,12 +131,10 @@ class GpuBench:
     """
 
     def __init__(self, monitor: Monitor, largest: int) -> None:
+        self.l2_bytes = int(gpu_properties().L2_cache_size)
         import torch
 
-        if not torch.cuda.is_available():
-            raise DeviceError("torch sees no CUDA device: check the driver, CUDA_VISIBLE_DEVICES and the torch build")
         self._torch, self._monitor, self._clock = torch, monitor, CudaClock()
-        self.l2_bytes = int(torch.cuda.get_device_properties(0).L2_cache_size)
         free, _ = torch.cuda.mem_get_info()
         # Twice what must be cold: copies of the largest footprint that is repeated are rounded up.
         wanted = max(largest, 2 * COLD_L2 * self.l2_bytes)
@@ -181,18 +179,11 @@ class GpuBench:
                     for a, b in buffers:
                         stream.launch(a, b, config)
 
-            graphs[config] = self._capture(work)
+            graphs[config] = capture(work)
         nodes = passes * len(buffers)
         subjects = [Subject(str(config), graph.replay, _nothing, nodes) for config, graph in graphs.items()]
         found = interleave(subjects, RULE, self._clock, self._monitor)
         return {config: found[str(config)] for config in configs}
-
-    def _capture(self, work: Callable[[], None]) -> Any:
-        self._torch.cuda.synchronize()
-        graph = self._torch.cuda.CUDAGraph()
-        with self._torch.cuda.graph(graph):
-            work()
-        return graph
 
     def overheads(self) -> tuple[float, float]:
         """Return ``launch_us`` and ``graph_node_us``: an empty kernel launched from Python, and as a graph's node.
@@ -205,7 +196,7 @@ class GpuBench:
             for _ in range(count):
                 launch_empty(self.sink)
 
-        one, many = self._capture(lambda: run(1)), self._capture(lambda: run(EMPTY_NODES))
+        one, many = capture(lambda: run(1)), capture(lambda: run(EMPTY_NODES))
         subjects = [
             Subject("one", one.replay, _nothing, 1),
             Subject("many", many.replay, _nothing, 1),

@@ -13,6 +13,7 @@ import torch
 
 from perfkit import registry
 from perfkit.errors import InputError
+from perfkit.measure import capture
 from perfkit.method import Buffer, Case, Config, Family, Method
 
 #: Roles whose content a request keeps between steps; restoring them puts a session back to an earlier step.
@@ -135,10 +136,7 @@ class Session:
         """
         if self.device.type != "cuda":
             return _Steps(self, tuple(steps))
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.run(steps)
+        graph: Replayable = capture(lambda: self.run(steps))
         return graph
 
 

@@ -144,15 +144,9 @@ def handle(request: Any, run_group: Callable[[dict[str, Any], Emit], None], emit
 
 def facts(mode: str) -> dict[str, Any]:
     """Return what the parent records about this process: versions, and the device where there is one."""
-    from importlib import metadata
+    from perfkit.results import version
 
-    info: dict[str, Any] = {"mode": mode, "pid": os.getpid()}
-    for package in ("torch", "triton"):
-        try:
-            info[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            info[package] = None
-    return info
+    return {"mode": mode, "pid": os.getpid(), **{package: version(package) for package in ("torch", "triton")}}
 
 
 def _read_requests(stream: IO[str], requests: queue.Queue[str]) -> None:
