@@ -189,9 +189,7 @@ class Group:
         item.row["launches"] = launches / len(session.copies)
         session.restore(item.saved)
         with mark(f"capture/{item.case.method}"):
-            graph = session.capture(steps)
-        item.subject = Subject(item.case.id, graph.replay, lambda: session.restore(item.saved),
-                               len(steps) * len(session.copies))  # fmt: skip
+            item.subject = session.subject(item.case.id, steps, item.saved)
         return True
 
     def _time(self, items: Sequence[_Running]) -> None:
@@ -261,8 +259,7 @@ class Group:
         return found
 
     def _median(self, session: Session, steps: range, saved: list[dict[str, torch.Tensor]]) -> float:
-        graph = session.capture(steps)
-        subject = Subject("beside", graph.replay, lambda: session.restore(saved), len(steps) * len(session.copies))
+        subject = session.subject("beside", steps, saved)
         rule = Stopping(min_samples=SIDE_SAMPLES, max_samples=SIDE_SAMPLES, max_seconds=20.0)
         return interleave([subject], rule, self.clock)["beside"].interval(self.seed).value
 

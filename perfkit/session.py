@@ -13,7 +13,7 @@ import torch
 
 from perfkit import registry
 from perfkit.errors import InputError
-from perfkit.measure import capture
+from perfkit.measure import Subject, capture
 from perfkit.method import Buffer, Case, Config, Family, Method
 
 #: Roles whose content a request keeps between steps; restoring them puts a session back to an earlier step.
@@ -138,6 +138,11 @@ class Session:
             return _Steps(self, tuple(steps))
         graph: Replayable = capture(lambda: self.run(steps))
         return graph
+
+    def subject(self, name: str, steps: Sequence[int], saved: list[dict[str, torch.Tensor]]) -> Subject:
+        """Capture steps over all copies as something to time: restored to ``saved`` before each sample."""
+        graph = self.capture(steps)
+        return Subject(name, graph.replay, lambda: self.restore(saved), len(steps) * len(self.copies))
 
 
 class Replayable(Protocol):

@@ -68,8 +68,7 @@ def tune_session(
         session.restore(saved)
         if spilled:
             raise RuntimeError(f"spills {spilled} registers on this GPU")
-        graph = session.capture(steps)
-        return Subject(str(config), graph.replay, lambda: session.restore(saved), len(steps) * len(session.copies))
+        return session.subject(str(config), steps, saved)
 
     tuned = search(candidates, make, place.clock, progress)
     session.restore(saved)
