@@ -22,9 +22,12 @@ from numpy.typing import NDArray
 
 from perfkit.errors import InputError
 from perfkit.shape import DTYPE_BYTES, Shape
+from perfkit.tree import Tree, of_case
 
 Phase = Literal["decode", "verify"]
 Role = Literal["state", "record", "cursor", "param", "input", "output", "scratch"]
+#: Rows of the buffer ``accepted``: the steps of a timed run of random acceptance; step i reads row i modulo this.
+ACCEPTANCE_STEPS = 64
 #: Arrays or scalars: byte and FLOP models are evaluated for one point or for a million at once.
 Number = int | float | NDArray[Any]
 
@@ -34,8 +37,10 @@ class Case:
     """One point: a method at a shape, a batch and everything else that changes its time.
 
     ``window`` is None for methods without a replay buffer. ``acceptance`` is the text that the user gave
-    (``"1"``, ``"T"``, ``"mean:3.5"``, ``"p:.88,.62"``); decode commits its one token, ``"1"``. ``read_dtype`` None
-    means the same as ``state_dtype``. ``options`` are method-specific, sorted pairs.
+    (``"1"``, ``"T"``, ``"mean:3.5"``, ``"p:.88,.62"``); decode commits its one token, ``"1"``. ``tree`` holds the
+    parents of the drafts (:class:`perfkit.tree.Tree`), None for a chain; ``draft_len`` counts its nodes, and ``"T"``
+    accepts its longest path. ``read_dtype`` None means the same as ``state_dtype``. ``options`` are method-specific,
+    sorted pairs.
     """
 
     shape: Shape
@@ -56,6 +61,16 @@ class Case:
     def phase(self) -> Phase:
         """decode for T = 1, else verify."""
         return "decode" if self.draft_len == 1 else "verify"
+
+    @property
+    def nodes(self) -> Tree:
+        """The tree of its T positions; a chain's where it has none of its own."""
+        return of_case(self.tree, self.draft_len)
+
+    @property
+    def depth(self) -> int:
+        """Most tokens that a step commits: T of a chain, the longest path of a tree."""
+        return self.draft_len if self.tree is None else self.nodes.depth
 
     @property
     def reads(self) -> str:
@@ -216,7 +231,19 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The numbers of a case that byte and FLOP models depend on; each may be an array."""
+    """The numbers of a case that byte and FLOP models depend on; each may be an array.
+
+    Attributes:
+        batch: rows.
+        window: L; 1 for a method without one.
+        draft_len: T; the nodes of a tree.
+        input_bytes: of an element of inputs and outputs.
+        state_bytes: of an element of the state.
+        read_bytes: of an element of the checkpoint as steps that do not flush read it.
+        accepted: mean number of tokens that the step before committed.
+        tree: whether the positions are a tree, whose accepted path has to be gathered.
+        rereads: states that a walk through a tree reads once more, at branches.
+    """
 
     batch: Number
     window: Number
@@ -224,10 +251,16 @@ class Point:
     input_bytes: Number
     state_bytes: Number
     read_bytes: Number
+    accepted: Number = 1
+    tree: bool = False
+    rereads: Number = 0
 
     @classmethod
     def of(cls, case: Case) -> Point:
         """Return the point of one case; a null window is 1."""
+        from perfkit.roofline import acceptance_pmf
+
+        pmf = acceptance_pmf(case.acceptance, case.depth)
         return cls(
             batch=case.batch,
             window=case.window or 1,
@@ -235,7 +268,22 @@ class Point:
             input_bytes=DTYPE_BYTES[case.input_dtype],
             state_bytes=DTYPE_BYTES[case.state_dtype],
             read_bytes=DTYPE_BYTES[case.reads],
+            accepted=float(np.arange(1, case.depth + 1) @ pmf),
+            tree=case.tree is not None,
+            rereads=mean_rereads(case.nodes, pmf) if case.tree is not None else 0,
         )
+
+
+def mean_rereads(tree: Tree, pmf: NDArray[np.float64]) -> float:
+    """Return how many states a walk through a tree reads again on average: one at each node that it comes back to.
+
+    A step starts from the state after the last node of the path before, any node at its depth alike; that state is
+    counted as read already. ``pmf`` [depth] is P(a = 1, 2, …).
+    """
+    again = tree.branch_parents()
+    shared = sum(p * len(again.intersection(nodes)) / len(nodes)
+                 for a, p in enumerate(pmf, start=1) if (nodes := tree.at_depth(a)))  # fmt: skip
+    return len(again) - float(shared)
 
 
 class Family(ABC):
@@ -243,9 +291,23 @@ class Family(ABC):
 
     name: str
 
+    #: Inputs that each token has its own of: dimension 1 of a verify step's are its T positions.
+    per_token: tuple[str, ...] = ()
+
     @abstractmethod
     def inputs(self, case: Case) -> dict[str, Buffer]:
-        """Return the input, param and output buffers of one step, shared by all methods of the family."""
+        """Return the input, param and output buffers of one step, shared by all methods of the family.
+
+        A verify step's have its T positions as dimension 1, and with them come ``drafts`` [batch] int32, the
+        positions of each row, 1..T, and ``accepted`` [ACCEPTANCE_STEPS, batch] int32, what the row's step before
+        committed (0 for a row that was handed over since), read at the step's index. A tree adds ``ancestors``
+        [batch, T] int32, the bitmask of each node's ancestors and itself, and ``path`` [ACCEPTANCE_STEPS, batch]
+        int32, the bitmask of the nodes that the step before committed.
+        """
+
+    def token(self, inputs: Mapping[str, Any], position: int) -> dict[str, Any]:
+        """Return the inputs of one position of a verify step, as :meth:`reference` takes them."""
+        return {name: value[:, position] if name in self.per_token else value for name, value in inputs.items()}
 
     @abstractmethod
     def fill_params(self, tensors: Mapping[str, Any], seed: int) -> None:
@@ -266,6 +328,15 @@ class Family(ABC):
         Returns:
             The new state and the output [batch, n_v_heads, d_v], both float64.
         """
+
+
+def constant_acceptance(case: Case) -> int | None:
+    """Return how many tokens every step commits, None where that is random."""
+    from perfkit.roofline import acceptance_pmf
+
+    pmf = acceptance_pmf(case.acceptance, case.depth)
+    most = int(pmf.argmax())
+    return most + 1 if pmf[most] > 1 - 1e-12 else None
 
 
 class Method(ABC):
@@ -311,12 +382,19 @@ class Method(ABC):
         """
 
     def period(self, case: Case) -> int:
-        """Return the steps after which cursors and parity are back where they started; 1 if there are none."""
-        return 1
+        """Return the steps after which cursors and acceptance are back where they started.
+
+        One if there are no cursors; of random acceptance the steps that are drawn.
+        """
+        return 1 if constant_acceptance(case) is not None else ACCEPTANCE_STEPS
 
     @abstractmethod
     def step(self, shape: Shape, point: Point, h: Number, flush: Number) -> Step:
-        """Return the exact counts of a step whose rows all have ``h`` committed records, flushing or not."""
+        """Return the exact counts of a step whose rows all have ``h`` committed records, flushing or not.
+
+        A verify method without a window holds what the step before committed, if anything: its h is that ``a``, and
+        0 after a hand-over.
+        """
 
     @abstractmethod
     def paper(self, shape: Shape, point: Point) -> Step:

@@ -15,9 +15,15 @@ from perfkit import registry
 from perfkit.errors import InputError
 from perfkit.measure import Subject, capture
 from perfkit.method import Buffer, Case, Config, Family, Method
+from perfkit.shape import Shape
 
 #: Roles whose content a request keeps between steps; restoring them puts a session back to an earlier step.
 KEPT = ("state", "record", "cursor", "scratch")
+
+
+def state_extents(shape: Shape) -> tuple[int, int, int]:
+    """Return the extents of one row's state: heads, d_v, d_k."""
+    return (shape.n_v_heads, shape.d_v, shape.d_k)
 
 
 def allocate(buffers: dict[str, Buffer], device: torch.device | str) -> dict[str, torch.Tensor]:
@@ -93,14 +99,18 @@ class Session:
         generator = torch.Generator(device=self.device).manual_seed(seed)
         self.family.fill_params(tensors, seed)
         self.family.fill_inputs(tensors, seed + 1)
-        n_slots = tensors["state"].shape[0]
+        case, n_slots = self.case, tensors["state"].shape[0]
         order = torch.randperm(n_slots, generator=generator, device=self.device)
-        tensors["slots"].copy_(order[: self.case.batch])
+        tensors["slots"].copy_(order[: case.batch])
+        if "drafts" in tensors:
+            tensors["drafts"].fill_(case.draft_len)
+        if "ancestors" in tensors:
+            tensors["ancestors"].copy_(torch.tensor(case.nodes.ancestors, dtype=torch.int32))
         # Slots that no row owns hold numbers too: they must come out bit-equal.
-        spare = order[self.case.batch :]
+        spare = order[case.batch :]
         shape = (len(spare), *tensors["state"].shape[1:])
         tensors["state"][spare] = self._random(shape, generator).to(tensors["state"].dtype)
-        self.method.start(self.case, tensors, self._random((self.case.batch, *shape[1:]), generator))
+        self.method.start(case, tensors, self._random((case.batch, *state_extents(case.shape)), generator))
 
     def _random(self, shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
         # A stationary state has entries of about a tenth; see Mamba2.fill_params.

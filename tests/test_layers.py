@@ -14,7 +14,7 @@ import pytest
 
 #: perfkit's layers, top first. A module or package may import from those before it, never from those after it.
 LAYERS = (
-    "errors", "files", "cache", "shape", "profiles", "roofline", "method", "kernels", "registry", "presets", "cases",
+    "errors", "files", "cache", "shape", "tree", "profiles", "roofline", "method", "kernels", "registry", "presets", "cases",
     "derive", "stats", "device", "ranges", "measure", "spec", "samples", "session", "touched", "tolerance",
     "checker", "check", "ptxas", "compiled", "compile", "tune", "results", "tuning", "bench", "roofs", "fake",
     "nsight", "worker", "child", "progress", "runner", "checking", "sweep", "predict", "summary", "lastlines",
