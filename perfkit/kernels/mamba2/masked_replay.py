@@ -1,0 +1,122 @@
+"""The masked replay: run the tokens that the last step committed, from a cache of inputs, in place on the checkpoint.
+
+The first launch of ``activation_replay`` and of ``stree``. It takes T steps whatever was accepted; a step whose token
+was not accepted loads nothing of it and leaves the state as it is, bit for bit.
+
+A tile [rows, d_k] is held as [d_k / cols, rows, cols], 128 bytes of each state row at a time: a quarter of a warp then
+owns a row, where the layout of a plain tile gives it a whole warp, so that sums along d_k take three exchanges a row
+and not five, and each thread needs a quarter of the values.
+
+Source: paper, App. A.1 (activation replay of Snakes and Ladders; STree).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from perfkit.kernels.lang import tl, triton
+from perfkit.kernels.mamba2 import layout
+from perfkit.method import ACCEPTANCE_STEPS, Buffer, Case, Launch, Number, Point
+from perfkit.shape import DTYPE_BYTES, Shape
+
+
+@triton.jit
+def _masked_replay_kernel(
+    state_ptr, x_cache_ptr, k_cache_ptr, dt_cache_ptr, a_ptr, slots_ptr, accepted_ptr,
+    N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr,
+    PATH: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """A program takes ROWS rows of one head's state. PATH: ``accepted`` holds a bitmask of tokens, not their number."""
+    tiles: tl.constexpr = (D_V + ROWS - 1) // ROWS
+    pid = tl.program_id(0)
+    row = pid // (N_V * tiles)
+    head = pid // tiles % N_V
+    slot = tl.load(slots_ptr + row).to(tl.int64)
+    if slot < 0:
+        return
+    accepted = tl.load(accepted_ptr + row)
+    group = head // (N_V // N_K)
+    v = pid % tiles * ROWS + tl.arange(0, ROWS)
+    c = tl.arange(0, D_K // COLS)[:, None] * COLS + tl.arange(0, COLS)[None, :]  # [chunks, COLS]
+    live = v < D_V
+    a = tl.load(a_ptr + head)
+
+    s_ptr = state_ptr + (slot * N_V + head) * (D_V * D_K) + v[None, :, None] * D_K + c[:, None, :]
+    s = tl.load(s_ptr, mask=live[None, :, None], other=0.0).to(tl.float32)  # [chunks, ROWS, COLS]
+    x_ptr = x_cache_ptr + (slot * (T * N_V) + head) * D_V + v
+    k_ptr = k_cache_ptr + (slot * (T * N_K) + group) * D_K + c
+    dt_ptr = dt_cache_ptr + slot * (T * N_V) + head
+    for t in tl.static_range(T):
+        on = (accepted >> t) % 2 == 1 if PATH else t < accepted
+        # A token that was not accepted decays by exp(a * 0) = 1 and adds 0 * -1 * 0 = -0, which changes no number, not
+        # even a negative zero.
+        dt = tl.load(dt_ptr + t * N_V, mask=on, other=0.0)
+        x = tl.load(x_ptr + t * (N_V * D_V), mask=live & on, other=-1.0).to(tl.float32)
+        k = tl.load(k_ptr + t * (N_K * D_K), mask=on, other=0.0).to(tl.float32)
+        s = s * tl.exp(a * dt) + (dt * x)[None, :, None] * k[:, None, :]
+    tl.store(s_ptr, s.to(state_ptr.dtype.element_ty), mask=live[None, :, None])
+
+
+def columns(case: Case) -> int:
+    """Return how many elements of a state row make 128 bytes, a whole row at most: COLS of the kernels."""
+    return min(case.shape.d_k, 128 // DTYPE_BYTES[case.state_dtype])
+
+
+def cache_buffers(case: Case) -> dict[str, Buffer]:
+    """Return the cache of a step's inputs: written by the step, read by the replay of the next one.
+
+    x_cache [slots, T, n_v_heads, d_v] and k_cache [slots, T, n_k_heads, d_k] in the input dtype; dt_cache [slots, T,
+    n_v_heads] float32, after bias and softplus.
+    """
+    shape, slots, n = case.shape, layout.n_slots(case), case.draft_len
+    return {
+        "x_cache": Buffer((slots, n, shape.n_v_heads, shape.d_v), case.input_dtype, "record"),
+        "k_cache": Buffer((slots, n, shape.n_k_heads, shape.d_k), case.input_dtype, "record"),
+        "dt_cache": Buffer((slots, n, shape.n_v_heads), "float32", "record"),
+    }
+
+
+def replay_launch(case: Case, tensors: Mapping[str, Any], step: int, rows: int, warps: int) -> Launch:
+    """Return the launch that brings the checkpoint ``state`` up to date at the start of step ``step``.
+
+    Reads x_cache, k_cache and dt_cache of the accepted tokens, ``a``, ``slots`` and this step's ``accepted`` (of a
+    tree ``path``); reads and writes ``state`` [slots, n_v_heads, d_v, d_k]. A program per row, head and tile of
+    ``rows`` rows of the state.
+    """
+    shape, t = case.shape, tensors
+    accepted = t["path" if case.tree is not None else "accepted"][step % ACCEPTANCE_STEPS]
+    return Launch(
+        _masked_replay_kernel,
+        (case.batch * shape.n_v_heads * -(-shape.d_v // rows),),
+        (t["state"], t["x_cache"], t["k_cache"], t["dt_cache"], t["a"], t["slots"], accepted),
+        {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k, "T": case.draft_len,
+         "PATH": case.tree is not None, "ROWS": rows, "COLS": columns(case)},
+        {"num_warps": warps, "num_stages": 1},
+    )  # fmt: skip
+
+
+def replay_bytes(shape: Shape, point: Point, accepted: Number) -> tuple[Number, Number]:
+    """Return the bytes (read, written) per row by a masked replay of ``accepted`` tokens.
+
+    The state once each way; x, k and dt of the accepted tokens; slot id and acceptance. ``a`` is read once a step for
+    all rows and is in :func:`perfkit.kernels.mamba2.layout.verify_bytes` already.
+    """
+    state = shape.state_elements * point.state_bytes
+    token = layout.verify_bytes(shape, point).keep / point.draft_len
+    return state + accepted * token + 8, state
+
+
+def replayed(tensors: Mapping[str, Any], step: int) -> Any:
+    """Return the rows' checkpoints advanced by the tokens accepted at ``step``, float64 [batch, n_v_heads, d_v, d_k].
+
+    What ``committed`` of a method with this cache is; zeros for padded rows.
+    """
+    slots = tensors["slots"].long()
+    cached = {name: tensors[f"{name}_cache"][slots.clamp(min=0)] for name in ("x", "k", "dt")}
+    on = layout.accepted_nodes(tensors, step, cached["dt"].shape[1]) & (slots >= 0)[:, None]
+    return layout.replay_tokens(tensors, layout.load_state(tensors), cached, on)
+
+
+#: Candidates (rows, warps), the default first: small tiles keep the most requests to memory in flight.
+REPLAY_CONFIGS: Sequence[tuple[int, int]] = ((16, 1), (8, 1), (16, 2), (32, 2), (32, 4))
