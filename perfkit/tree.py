@@ -10,7 +10,6 @@ tree is a tree, and an accepted path in ascending order is the order of its toke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 

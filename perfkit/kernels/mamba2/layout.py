@@ -8,6 +8,7 @@ from typing import Any
 
 from perfkit.method import ACCEPTANCE_STEPS, Buffer, Case, Number, Point
 from perfkit.shape import Shape
+from perfkit.tree import MAX_NODES
 
 STATE_DTYPES = ("float32", "float16", "bfloat16")
 
@@ -20,6 +21,13 @@ def unsupported(case: Case) -> str | None:
         if dtype not in STATE_DTYPES:
             return f"{name} dtype {dtype}: only {', '.join(STATE_DTYPES)}"
     return None
+
+
+def unsupported_verify(case: Case) -> str | None:
+    """Return None, or the reason why no verify kernel can run the case."""
+    if not 2 <= case.draft_len <= MAX_NODES:
+        return f"draft length T = {case.draft_len}: 2 to {MAX_NODES}"
+    return unsupported(case)
 
 
 def n_slots(case: Case) -> int:

@@ -12,7 +12,6 @@ from typing import Any
 
 from perfkit.method import ACCEPTANCE_STEPS, Buffer, Case, Family
 
-
 #: Prefix of the buffers that hold the inputs of the step before, for a method that processes them again.
 PAST = "past_"
 

@@ -1,0 +1,87 @@
+"""Gathers the records of a tree's accepted path behind the committed ones, before the next step reads them.
+
+The nodes of a path in ascending order are its tokens in order, and token i is a node p_i ≥ i: moved one after the
+other, no record is overwritten before it was read. A chain needs none of this, its tokens are where they belong.
+This is a launch of its own because keys are shared: what one program moves, its siblings would still be reading.
+
+Source: paper, App. D.1, for a chain; the gather is what a tree adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from perfkit.kernels.lang import tl, triton
+from perfkit.kernels.ring import cursor_h, cursor_origin, wrap
+from perfkit.method import Case, Launch, Number, Point
+from perfkit.roofline.traffic import layer_record_bytes
+from perfkit.shape import Shape
+
+#: Elements of x that a program moves for each record, at least a head's.
+SPAN = 1024
+
+
+@triton.jit(do_not_specialize=["n_ring"])
+def _replay_commit_kernel(
+    x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, slots_ptr, path_ptr, n_ring,
+    N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr,
+    HEADS: tl.constexpr, SPAN_X: tl.constexpr,
+):  # fmt: skip
+    """A program moves x, dt and, where its heads start a group, k of HEADS heads of one row."""
+    per_group: tl.constexpr = N_V // N_K
+    pid = tl.program_id(0)
+    row = pid // (N_V // HEADS)
+    first_head = pid % (N_V // HEADS) * HEADS
+    slot = tl.load(slots_ptr + row).to(tl.int64)
+    if slot < 0:
+        return
+    path = tl.load(path_ptr + row)
+    if path < 2:  # nothing, or the root alone, which is where it belongs
+        return
+    cursor = tl.load(cursor_ptr + slot * N_V + first_head)
+    start = cursor_origin(cursor) + cursor_h(cursor)
+    e = tl.arange(0, SPAN_X)
+    heads = first_head + tl.arange(0, HEADS)
+    c = tl.arange(0, D_K)
+    x_base = x_ring_ptr + slot * n_ring * (N_V * D_V) + first_head * D_V + e
+    dt_base = dt_ring_ptr + slot * n_ring * N_V + heads
+    k_base = k_ring_ptr + slot * n_ring * (N_K * D_K) + first_head // per_group * D_K + c
+    mine = first_head % per_group == 0
+    to = 1
+    for node in tl.static_range(1, T):
+        if ((path >> node) & 1) == 1:
+            source = wrap(wrap(start, n_ring) + node, n_ring)
+            target = wrap(wrap(start, n_ring) + to, n_ring)
+            x = tl.load(x_base + source * (N_V * D_V), mask=e < HEADS * D_V)
+            tl.store(x_base + target * (N_V * D_V), x, mask=e < HEADS * D_V)
+            tl.store(dt_base + target * N_V, tl.load(dt_base + source * N_V))
+            if mine:
+                tl.store(k_base + target * (N_K * D_K), tl.load(k_base + source * (N_K * D_K)))
+            to += 1
+
+
+def commit_launch(case: Case, tensors: Mapping[str, Any], path: Any, n_ring: int) -> Launch:
+    """Return the launch that moves the records of each row's ``path`` [batch] int32 to where they are committed."""
+    shape, t = case.shape, tensors
+    heads = 1
+    while shape.heads_per_group % (2 * heads) == 0 and 2 * heads * shape.d_v <= SPAN:
+        heads *= 2
+    return Launch(
+        _replay_commit_kernel,
+        (case.batch * shape.n_v_heads // heads,),
+        (t["x_ring"], t["k_ring"], t["dt_ring"], t["cursor"], t["slots"], path, n_ring),
+        {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k, "T": case.draft_len,
+         "HEADS": heads, "SPAN_X": triton.next_power_of_2(heads * shape.d_v)},
+        {"num_warps": 1, "num_stages": 1},
+    )  # fmt: skip
+
+
+def commit_bytes(shape: Shape, point: Point) -> Number:
+    """Return the bytes that a row moves, read and written once each: all records of the path but the root's."""
+    if not point.tree:
+        return 0
+    moved: Number = np.maximum(np.asarray(point.accepted) - 1, 0) * layer_record_bytes(shape, point.input_bytes)
+    return moved
