@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfkit.errors import InputError
-from perfkit.roofline.acceptance import acceptance_pmf, acceptance_probability, independent_pmf, mean_accepted
+from perfkit.roofline.acceptance import (
+    acceptance_list,
+    acceptance_pmf,
+    acceptance_probability,
+    independent_pmf,
+    mean_accepted,
+    resolve_acceptance,
+    resolve_acceptances,
+    short_acceptance,
+)
 
 
 def test_constant() -> None:
@@ -94,3 +103,52 @@ def test_rates_survive_the_round_trip(rates: list[float]) -> None:
     pmf = acceptance_pmf("p:" + ",".join(f"{rate:.6f}" for rate in rates), len(rates) + 1)
     survival = pmf[::-1].cumsum()[::-1][1:]
     assert survival == pytest.approx(rates, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("1,T-1,T", ("1", "T-1", "T")),
+        (" 2 , mean:3.5, 1.75,2", ("2", "mean:3.5", "1.75")),
+        ("p:.88,.62,.40", ("p:.88,.62,.40",)),
+        ("p:.88,.62,.40;T; 1", ("p:.88,.62,.40", "T", "1")),
+        ("1;T", ("1", "T")),
+    ],
+)
+def test_a_list_of_acceptances(text: str, items: tuple[str, ...]) -> None:
+    assert acceptance_list(text) == items
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("", "''"), ("1,,T", "''"), ("1,T-2", "'T-2'"), ("T,p:.88", "'T,p:.88'"), ("p:.5,.6", "must not increase"),
+     ("p:.5;mean:x", "'mean:x'"), ("1,-1", "'-1'")],
+)  # fmt: skip
+def test_a_list_names_the_item_that_is_none(text: str, says: str) -> None:
+    with pytest.raises(InputError) as error:
+        acceptance_list(text)
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_what_is_the_same_at_a_draft_length_has_one_name() -> None:
+    assert [resolve_acceptances(("1", "T-1", "T"), t) for t in (2, 3, 4)] == [
+        ("1", "T"), ("1", "2", "T"), ("1", "3", "T")]  # fmt: skip
+    assert resolve_acceptances(("4", "T", "mean:4", "4.0"), 4) == ("T",)
+    assert [resolve_acceptance(text, 4) for text in ("3.50", "mean:3.5", "03", "p:1,1,1", "T-1")] == [
+        "mean:3.5", "mean:3.5", "3", "p:1,1,1", "3"]  # fmt: skip
+    assert resolve_acceptance("1", 1) == "1"
+
+
+def test_rates_are_of_the_draft_length_that_has_as_many() -> None:
+    both = ("p:.9,.8,.7", "p:.9", "T")
+    assert [resolve_acceptances(both, t) for t in (2, 3, 4)] == [("p:.9", "T"), ("T",), ("p:.9,.8,.7", "T")]
+    with pytest.raises(InputError, match="3 rates, but T = 3 has 2 drafts"):
+        resolve_acceptances(("p:.9,.8,.7",), 3)
+    with pytest.raises(InputError, match="none is for T = 8"):
+        resolve_acceptances(("p:.9,.8,.7", "p:.9"), 8)
+    with pytest.raises(InputError, match=r"'?3'?.*1\.\.2"):
+        resolve_acceptances(("1", "3"), 2)
+
+
+def test_short_names() -> None:
+    assert [short_acceptance(text) for text in ("1", "T", "mean:3.5", "p:.88,.62,.40")] == ["a1", "aT", "a3.5", "a2.9p"]

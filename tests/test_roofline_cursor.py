@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfkit.errors import InputError
-from perfkit.roofline import acceptance_pmf, decode_chain, expected, period, phase_chain, verify_chain
+from perfkit.roofline import acceptance_pmf, committed_chain, decode_chain, expected, period, phase_chain, verify_chain
 from perfkit.roofline.cursor import cycle, flush_rates, flushes
 from perfkit.roofline.traffic import record_bytes, replay_chain_counts, replay_decode_counts, traffic_per_token
 from perfkit.roofline.window import best_window, chain_cost, off_cost, paper_cost
@@ -220,3 +220,17 @@ def test_best_window_takes_the_smallest_of_equals_and_skips_the_impossible() -> 
         best_window(lambda w: w * np.nan, [1, 2])
     with pytest.raises(InputError, match="no window"):
         best_window(lambda w: w * 1.0, [])
+
+
+def test_without_a_window_the_step_before_is_all_there_is() -> None:
+    chain = committed_chain(acceptance_pmf("p:.88,.62,.40", 4))
+    assert chain.h.tolist() == [1, 2, 3, 4]
+    assert chain.probability == pytest.approx([0.12, 0.26, 0.22, 0.40])
+    assert not chain.flush.any() and chain.accepted == pytest.approx(2.9)
+    assert chain.mean(chain.h) == pytest.approx([2.9])
+    # A step whose cost is not linear in a costs its mean, not what it costs at the mean: fused recovery skips a = T.
+    assert chain.mean(np.where(chain.h == 4, 0, chain.h)) == pytest.approx([0.12 + 2 * 0.26 + 3 * 0.22])
+    constant = committed_chain(acceptance_pmf("3", 4))
+    assert (constant.h.tolist(), constant.probability.tolist()) == ([3], [1.0])
+    with pytest.raises(InputError, match="sum to 1"):
+        committed_chain(np.array([0.5, 0.6]))

@@ -92,11 +92,30 @@ def test_copy_stands_in_for_in_place() -> None:
 
 def test_reads_and_writes_add_up_to_half_and_no_worse_after() -> None:
     roofs = datasheet_roofs("h200-sxm", 4800.0)
+    assert roofs.write is None
     base = roofs.time_us(1e9, 0)
     slope = roofs.time_us(1e9, 1e9) - base
     for writes in (0.25e9, 0.5e9, 0.75e9):
         assert roofs.time_us(1e9, writes) - base == pytest.approx(slope * writes / 1e9, rel=1e-3)
     assert roofs.bandwidth_gb_s(1e9, 8e9) == pytest.approx(roofs.bandwidth_gb_s(4.5e9, 4.5e9), rel=1e-9)
+
+
+def test_past_half_what_is_written_more_than_read_runs_at_the_write_roof() -> None:
+    points = [{"kind": kind, "bytes": 1e9, "bandwidth_gb_s": roof}
+              for kind, roof in (("read", 4000), ("inplace", 3200), ("write", 3600))]  # fmt: skip
+    roofs = measured_roofs("x", {"points": points, "graph_node_us": 1e-9})
+    assert roofs.bandwidth_gb_s(0, 1e9) == pytest.approx(3600)
+    assert roofs.bandwidth_gb_s(1e9, 1e9) == pytest.approx(3200)
+    # A snapshot step at T = 8 reads one state and writes eight: one of each in place, seven more.
+    assert roofs.time_us(1e9, 8e9) == pytest.approx(2e9 / 3.2e6 + 7e9 / 3.6e6)
+    assert roofs.time_us(1e9, 0.5e9) == pytest.approx(0.5e9 / 4e6 + 1e9 / 3.2e6)
+    mixes = np.linspace(0, 1, 101)
+    times = roofs.time_us(1e9 * (1 - mixes), 1e9 * mixes)
+    assert np.all(np.abs(np.diff(times)) < 2)  # no jump where one curve hands over to the next
+    without = measured_roofs("x", {"points": points[:2], "graph_node_us": 1e-9})
+    assert without.write is None
+    assert without.bandwidth_gb_s(0, 1e9) == pytest.approx(3200)
+    assert roofs_for(load_gpu("h200-sxm")).bandwidth_gb_s(0, 2147483648) == pytest.approx(4668, abs=1)
 
 
 @given(st.floats(0, 1e11), st.floats(0, 1e11), st.floats(1, 1e10))

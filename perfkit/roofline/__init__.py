@@ -1,8 +1,25 @@
 """Pure arithmetic about state-space layers: bytes, FLOPs, windows, roofs, times. Numpy only."""
 
-from perfkit.roofline.acceptance import acceptance_pmf, mean_accepted, pmf_mean
+from perfkit.roofline.acceptance import (
+    acceptance_list,
+    acceptance_pmf,
+    mean_accepted,
+    pmf_mean,
+    resolve_acceptance,
+    resolve_acceptances,
+    short_acceptance,
+)
 from perfkit.roofline.crossover import crossover_tokens, kv_bytes_per_token, state_bytes_per_sequence
-from perfkit.roofline.cursor import Chain, cycle, decode_chain, flush_rates, period, phase_chain, verify_chain
+from perfkit.roofline.cursor import (
+    Chain,
+    committed_chain,
+    cycle,
+    decode_chain,
+    flush_rates,
+    period,
+    phase_chain,
+    verify_chain,
+)
 from perfkit.roofline.efficiency import Efficiency, efficiency_for
 from perfkit.roofline.latency import Prediction, predict
 from perfkit.roofline.roof import Roofs, roofs_for
@@ -11,10 +28,15 @@ from perfkit.roofline.traffic import Counts, expected, m_conv, m_replay, ratio_p
 from perfkit.roofline.window import best_window, l_star, off_cost
 
 __all__ = [
+    "acceptance_list",
     "acceptance_pmf",
     "mean_accepted",
     "pmf_mean",
+    "resolve_acceptance",
+    "resolve_acceptances",
+    "short_acceptance",
     "Chain",
+    "committed_chain",
     "decode_chain",
     "verify_chain",
     "phase_chain",

@@ -6,11 +6,15 @@ Three ways to say it, the same on every command line:
 * ``mean:X`` or a decimal (``3.5``): each draft is accepted with the same probability, independently, until the first
   rejection; the probability is solved for so that a step commits X tokens on average;
 * ``p:.88,.62,.40``: the rates that serving engines log per draft position, P(draft i is committed), unconditional.
+
+A sweep takes several (:func:`acceptance_list`), and also ``T-1``, which :func:`resolve_acceptance` turns into its
+number. Of a draft tree T is the longest path: an acceptance counts tokens of a path.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +24,8 @@ from perfkit.errors import InputError
 FIELD = "accepted"
 _ALLOWED = "a whole number 1..T, T, mean:X or a decimal between 1 and T, p:RATE,RATE,... with T - 1 rates"
 _SUM_TOLERANCE = 1e-12
+#: What a sweep of verify steps takes where nothing else is asked: the least, fused recovery's dearest, the most.
+DEFAULT_ACCEPTANCES = ("1", "T-1", "T")
 
 
 def acceptance_pmf(text: str, draft_len: int) -> NDArray[np.float64]:
@@ -51,6 +57,67 @@ def acceptance_pmf(text: str, draft_len: int) -> NDArray[np.float64]:
     if not 1.0 <= mean <= draft_len:
         raise InputError("mean out of range", field=FIELD, value=text, allowed=f"1..{draft_len}")
     return independent_pmf(mean, draft_len)
+
+
+def acceptance_list(text: str) -> tuple[str, ...]:
+    """Return the acceptances of a list: ``1,T-1,T``; with per-position rates in it, ``p:.88,.62;T``, ``;`` separates.
+
+    Raises:
+        InputError: an item that is an acceptance at no T.
+    """
+    items = tuple(item.strip() for item in text.split(";" if ";" in text or "p:" in text else ","))
+    for item in items:
+        if item in ("T", "T-1") or re.fullmatch(r"\d+", item):
+            continue
+        rates = item.startswith("p:")
+        numbers = item.removeprefix("p:").split(",") if rates else [item.removeprefix("mean:")]
+        values = [_number(number, item) for number in numbers]
+        if rates:
+            _rates(item, len(values) + 1)
+    return tuple(dict.fromkeys(items))
+
+
+def resolve_acceptance(text: str, draft_len: int) -> str:
+    """Return an acceptance as a case of T positions has it: ``1``, ``3``, ``T``, ``mean:3.5``, ``p:.88,.62,.40``.
+
+    ``T-1`` becomes its number and the number T ``T``, so that what is the same has one name.
+
+    Raises:
+        InputError: as :func:`acceptance_pmf`.
+    """
+    text = text.strip()
+    if text == "T-1":
+        text = str(draft_len - 1)
+    acceptance_pmf(text, draft_len)
+    if re.fullmatch(r"\d+", text):
+        return "T" if 1 < draft_len == int(text) else str(int(text))
+    if text == "T" or text.startswith("p:"):
+        return text
+    return f"mean:{_number(text.removeprefix('mean:'), text):g}"
+
+
+def resolve_acceptances(texts: Sequence[str], draft_len: int) -> tuple[str, ...]:
+    """Return the acceptances at T positions, each once; per-position rates of another T are left out.
+
+    Raises:
+        InputError: one that is impossible at this T, or none is left.
+    """
+    found: dict[tuple[float, ...], str] = {}
+    for text in texts:
+        if text.startswith("p:") and text.count(",") + 2 != draft_len and len(texts) > 1:
+            continue
+        name = resolve_acceptance(text, draft_len)
+        found.setdefault(tuple(acceptance_pmf(name, draft_len).round(9)), name)
+    if not found:
+        raise InputError(f"none is for T = {draft_len}", field=FIELD, value=";".join(texts), allowed=_ALLOWED)
+    return tuple(found.values())
+
+
+def short_acceptance(text: str) -> str:
+    """Return an acceptance as names of cases show it: ``a1``, ``aT``, ``a3.5`` on average, ``a2.9p`` from rates."""
+    if not text.startswith("p:"):
+        return f"a{text.removeprefix('mean:')}"
+    return f"a{1 + sum(_number(rate, text) for rate in text.removeprefix('p:').split(',')):.3g}p"
 
 
 def mean_accepted(text: str, draft_len: int) -> float:

@@ -2,6 +2,8 @@
 
 Decode (T = 1): the step with h + 1 = L flushes, folds the current token too and stores no record; h is 0..L-1.
 Verify: the step with h + T > L flushes the h committed records and stores T; the next step starts at h = a.
+Of a draft tree T is here its depth, the most tokens that a step can commit.
+A verify method without a window keeps what the step before committed, so its h is that a (:func:`committed_chain`).
 
 Between two flushes h only grows, by independent steps of a, so a cycle of verify is a renewal process started at 0:
 with u(h) = P(a cycle visits h), u(0) = 1, u(h) = sum_a P(a) u(h - a), every h <= L - T is visited u(h) times a cycle,
@@ -138,6 +140,19 @@ def verify_chain(window: Any, draft_len: int, pmf: FloatArray) -> Chain:
         draft_len,
         pmf_mean(pmf),
     )
+
+
+def committed_chain(pmf: FloatArray) -> Chain:
+    """Return the steps of a verify method without a window: h = a with the probability of a; none flushes.
+
+    Args:
+        pmf: [T], P(a = 1..T); of a tree, T is its depth.
+    """
+    draft_len = len(np.atleast_1d(pmf))
+    pmf = _checked_pmf(pmf, draft_len)
+    h = np.flatnonzero(pmf).astype(np.int64) + 1
+    return Chain(h, np.zeros(len(h), dtype=bool), pmf[h - 1] / pmf[h - 1].sum(), np.full(len(h), draft_len, np.int64),
+                 np.zeros(1, dtype=np.int64), draft_len, pmf_mean(pmf))  # fmt: skip
 
 
 def phase_chain(window: Any, draft_len: int, pmf: FloatArray) -> Chain:

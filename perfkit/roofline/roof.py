@@ -1,10 +1,11 @@
 """Roofs: the least time in which a GPU moves some bytes, given how many of them are reads and how many writes.
 
-Reads alone run faster than reads with writes in place (H200: 4.67 against 4.20 TB/s), so a roof is not one number.
-Two measured curves give it: time of a pure read of N bytes, and of reading and writing N bytes in place, half each.
-Up to as many writes as reads, time is additive: the reads run at the read roof and the writes at the effective rate
-that the in-place curve implies, 1 / (2 / in_place - 1 / read). Past half, further writes run at the in-place roof:
-a kernel that writes eight times what it reads was timed within 5 % of that, and additive time would charge it more.
+Reads alone run faster than reads with writes in place (H200: 4.67 against 4.20 TB/s), and so do writes alone (4.67), so
+a roof is not one number. Three measured curves give it: time of a pure read of N bytes, of reading and writing N bytes
+in place, half each, and of a pure write. Between them time is additive. Up to as many writes as reads, the reads run at
+the read roof and the writes at the effective rate that the in-place curve implies, 1 / (2 / in_place - 1 / read). Past
+half, as of snapshots, what is written more than read runs at the write roof; at the in-place roof where no pure write
+was measured, which is less than memory can do.
 
 Small transfers do not reach a plateau: the curves are times, not bandwidths, and keep their intercept.
 """
@@ -95,6 +96,7 @@ class Roofs:
         gpu: its key.
         read: time of pure reads over bytes.
         inplace: time of reading and writing in place over bytes, both directions counted.
+        write: time of pure writes over bytes; None if it is not known, and in place stands in.
         source: measured on this kind of GPU, or from its datasheet.
         graph_node_us: cost of one small kernel inside a CUDA graph.
         launch_us: cost of one launch outside a graph.
@@ -106,6 +108,7 @@ class Roofs:
     source: Literal["measured", "datasheet"]
     graph_node_us: float = GRAPH_NODE_US
     launch_us: float = LAUNCH_US
+    write: Curve | None = None
 
     @property
     def calibrated(self) -> bool:
@@ -131,9 +134,11 @@ class Roofs:
         """Return the least time of moving these bytes; arrays broadcast."""
         moved = np.asarray(bytes_read, dtype=np.float64) + bytes_write
         with np.errstate(invalid="ignore", divide="ignore"):
-            mix = np.minimum(2.0 * np.asarray(bytes_write) / moved, 1.0)  # 0 reads only, 1 in place or more writes
-        mix = np.where(moved > 0, mix, 0.0)
-        return _scalar((1.0 - mix) * self.read.time_us(moved) + mix * self.inplace.time_us(moved))
+            mix = 2.0 * np.asarray(bytes_write, dtype=np.float64) / moved
+        mix = np.where(moved > 0, mix, 0.0)  # 0 reads only, 1 in place, 2 writes only
+        reads, writes = np.maximum(1.0 - mix, 0.0), np.maximum(mix - 1.0, 0.0)
+        time = reads * self.read.time_us(moved) + (1.0 - reads - writes) * self.inplace.time_us(moved)
+        return _scalar(time + writes * (self.write or self.inplace).time_us(moved))
 
     def bandwidth_gb_s(self, bytes_read: Any, bytes_write: Any) -> Any:
         """Return the roof for this mix and size, 10^9 bytes per second; NaN for no bytes."""
@@ -177,8 +182,7 @@ def measured_roofs(key: str, data: Mapping[str, Any]) -> Roofs:
     """Return roofs from a file's content: {gpu, points: [{kind, bytes, bandwidth_gb_s}], launch_us, graph_node_us}.
 
     ``bytes`` counts both directions; points are cold and timed as nodes of a graph. Where several launch
-    configurations were timed at one size, the fastest is the roof. Points of kind write are checked and not used: no
-    step writes its state without reading it.
+    configurations were timed at one size, the fastest is the roof. Points of kind write may be missing.
     """
     file = f"{key}-roofs.yaml"
     node_us = _positive(_given(data, "graph_node_us", GRAPH_NODE_US), "graph_node_us", file)
@@ -202,6 +206,7 @@ def measured_roofs(key: str, data: Mapping[str, Any]) -> Roofs:
         source="measured",
         graph_node_us=node_us,
         launch_us=_positive(_given(data, "launch_us", LAUNCH_US), "launch_us", file),
+        write=Curve.measured(list(best["write"].items()), node_us) if best.get("write") else None,
     )
 
 

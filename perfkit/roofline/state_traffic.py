@@ -25,6 +25,8 @@ class StateTraffic:
         launches: kernels and copies, commit excluded.
         serial: length of the longest chain of dependent state updates, constant part.
         serial_per_draft: its part that grows with T; output-only replay has none.
+        serial_per_replayed: its part that grows with the tokens that a step replays: a, or none at a = T.
+        trees: whether it takes a draft tree.
         note: what else the count depends on.
     """
 
@@ -35,6 +37,8 @@ class StateTraffic:
     launches: int = 1
     serial: int = 0
     serial_per_draft: int = 0
+    serial_per_replayed: int = 0
+    trees: bool = False
     note: str = ""
 
     def counts(self, draft_len: Any = 1, flush_rate: Any = 0.0) -> tuple[Any, Any]:
@@ -44,17 +48,18 @@ class StateTraffic:
             self.writes + self.writes_per_draft * draft_len + self.writes_per_flush * flush_rate,
         )
 
-    def chain(self, draft_len: Any = 1) -> Any:
-        """Return the serial state updates of a step."""
-        return self.serial + self.serial_per_draft * draft_len
+    def chain(self, draft_len: Any = 1, replayed: Any = None) -> Any:
+        """Return the serial state updates of a step that replays ``replayed`` tokens; T - 1, the most, if None."""
+        replayed = draft_len - 1 if replayed is None else replayed
+        return self.serial + self.serial_per_draft * draft_len + self.serial_per_replayed * replayed
 
 
 STATE_TRAFFIC: Mapping[str, StateTraffic] = MappingProxyType(
     {
         "conventional": StateTraffic(reads=1, writes=1, serial=1, note="decode"),
-        "snapshot": StateTraffic(reads=1, writes=0, writes_per_draft=1, serial_per_draft=1),
+        "snapshot": StateTraffic(reads=1, writes=0, writes_per_draft=1, serial_per_draft=1, trees=True),
         "fused_recovery": StateTraffic(
-            reads=1, writes=2, serial=-1, serial_per_draft=2, note="chain 2T - 1 at a = T - 1; T at a = T"
+            reads=1, writes=2, serial_per_draft=1, serial_per_replayed=1, note="chain 2T - 1 at a = T - 1; T at a = T"
         ),
         "activation_replay": StateTraffic(
             reads=3, writes=3, launches=3, serial_per_draft=2, note="replay always runs T steps"
@@ -62,11 +67,15 @@ STATE_TRAFFIC: Mapping[str, StateTraffic] = MappingProxyType(
         "joint_attainment": StateTraffic(
             reads=3, writes=4, launches=2, serial=-1, serial_per_draft=2, note="two rows a request, then a gather"
         ),
-        "stree": StateTraffic(reads=2, writes=1, launches=2, serial_per_draft=1, note="masked replay, read-only scan"),
+        "stree": StateTraffic(
+            reads=2, writes=1, launches=2, serial_per_draft=1, trees=True, note="masked replay, read-only scan"
+        ),
         "stree_released": StateTraffic(
             reads=5, writes=4, launches=4, serial_per_draft=1, note="as stree, with two copies of the state"
         ),
-        "replay": StateTraffic(reads=1, writes=0, writes_per_flush=1, note="a flush once per about L / a steps"),
+        "replay": StateTraffic(
+            reads=1, writes=0, writes_per_flush=1, trees=True, note="a flush once per about L / a steps"
+        ),
     }
 )
 
