@@ -21,16 +21,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from perfkit.checker import Checker, Wrong
+from perfkit.checker import Wrong
 from perfkit.method import Case, Config
 from perfkit.registry import get_method
-from perfkit.samples import CONFIG
+from perfkit.samples import CONFIG, STEPS
 from perfkit.tolerance import DRIFT_TOLERANCE, STEP_TOLERANCE, excess_error, half_ulp
+from perfkit.verify_checker import make_checker
 
 __all__ = ["DRIFT_TOLERANCE", "STEP_TOLERANCE", "Outcome", "check_case", "check_group", "excess_error", "half_ulp"]
 
 #: Fewest steps of each part of a check (three, on a GPU four); longer windows take a window each.
 MIN_STEPS = 3
+#: The same of a check of verify steps, whose windows last fewer steps than they have tokens; on a GPU more.
+VERIFY_STEPS, GPU_VERIFY_STEPS = 4, 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +80,15 @@ def check_case(
             that are not Triton's cannot be counted, and the outcome does not say that they were.
         progress: told (steps done, steps in all).
     """
-    checker = Checker(case, device, config, seed)
-    part = max(case.window or 0, MIN_STEPS)
+    checker = make_checker(case, device, config, seed)
+    part = _part(case, checker.interprets)
     counting = checker.interprets if count_bytes is None else count_bytes
     live = np.flatnonzero(checker.live)
     graphed = not checker.interprets
     total = (4 if graphed else 3) * part
     said = {
         "outputs": True, "states": True, "flush times": checker.method.windowed, "bytes": counting,
-        "hand-over": True, "padding": checker.padded is not None, "out of step": len(live) > 1,
+        "acceptance": case.phase == "verify", "hand-over": True, "padding": checker.padded is not None, "out of step": len(live) > 1,
         "one graph": graphed, "perturbed": True,
     }  # fmt: skip
     covered = tuple(what for what, true in said.items() if true)
@@ -96,6 +99,8 @@ def check_case(
                 checker.capture()
             if index == 2 * part - 1:
                 checker.restart(int(live[0]))
+            if index == part and case.phase == "verify":  # a step of the other parity
+                checker.restart(int(live[-1]))
             checker.step(idle, counting and part - 1 <= index < 2 * part)
             if progress is not None:
                 progress(index + 1, total)
@@ -109,6 +114,16 @@ def check_case(
     if not checker.counted:
         covered = tuple(what for what in covered if what != "bytes")
     return Outcome(checker.worst, None, steps, covered)
+
+
+def _part(case: Case, interprets: bool) -> int:
+    """Return the steps of each part of a check."""
+    if case.phase == "decode":
+        return max(case.window or 0, MIN_STEPS)
+    steps = case.option(STEPS)
+    if steps is not None:
+        return max(int(steps) // 3, MIN_STEPS)
+    return VERIFY_STEPS if interprets else GPU_VERIFY_STEPS
 
 
 def check_group(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None], device: str) -> None:

@@ -11,11 +11,14 @@ from numpy.typing import NDArray
 
 from perfkit.errors import DeviceError, first_line
 from perfkit.method import Case, Config, Point
-from perfkit.session import Replayable, Session
+from perfkit.session import Replayable, Session, state_extents
 from perfkit.tolerance import DRIFT_TOLERANCE, HEAD_TOLERANCE, STEP_TOLERANCE, excess_error, head_error
 
 #: Rows compared when a batch is large; all rows run.
 ROWS_COMPARED = 8
+
+#: Inputs that hold a row for each step instead of one for each row of the batch.
+BY_STEP = ("accepted", "path")
 
 Mask = NDArray[np.bool_]
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -35,7 +38,7 @@ def _per_buffer(counts: Mapping[str, int]) -> str:
 
 
 class Checker:
-    """A case with its oracle.
+    """A case of one token a step with its oracle; :mod:`perfkit.verify_checker` adds steps that verify drafts.
 
     One row of several is padded throughout: it has no slot. The others start at random places of their rings.
 
@@ -71,12 +74,16 @@ class Checker:
         self.worst = 0.0
         self.counted = True
         self._graphs: tuple[int, list[Replayable]] | None = None
+        self._begin()
         self.anchor = self.committed()
         self.drift = self.anchor.clone()
         self.spare = self._spare()
 
+    def _begin(self) -> None:
+        """Set up what a phase adds, before anything is asked of the buffers."""
+
     def _random_states(self, count: int) -> torch.Tensor:
-        shape = (count, *self.tensors["state"].shape[1:])
+        shape = (count, *state_extents(self.case.shape))
         return torch.randn(shape, generator=self.generator, device=self.home.device) * 0.1
 
     def _random_origins(self, count: int) -> torch.Tensor:
@@ -88,8 +95,11 @@ class Checker:
 
     def committed(self) -> torch.Tensor:
         """Return the compared rows' states by the buffers, float64."""
-        view = {**self.tensors, "slots": self.home[self.rows]}
-        return torch.as_tensor(self.method.committed(self.case, view, self.index))
+        return torch.as_tensor(self.method.committed(self.case, self._view(), self.index))
+
+    def _view(self) -> dict[str, torch.Tensor]:
+        """Return the tensors as a method sees them that is asked about the compared rows only."""
+        return {**self.tensors, "slots": self.home[self.rows]}
 
     def _checkpoint(self) -> torch.Tensor:
         """Bits of the compared rows' states in memory."""
@@ -100,7 +110,7 @@ class Checker:
         return {
             name: tensor[self.rows] if roles[name] in ("input", "output") else tensor
             for name, tensor in self.tensors.items()
-            if roles[name] in ("input", "output", "param")
+            if roles[name] in ("input", "output", "param") and name not in BY_STEP
         }
 
     def _spare(self) -> list[torch.Tensor]:
@@ -126,9 +136,8 @@ class Checker:
 
     def _launch(self, idle: Mask | None, count_bytes: bool) -> tuple[torch.Tensor, Mask, torch.Tensor]:
         tensors = self.tensors
-        self.family.fill_inputs(tensors, 7919 + self.index)
-        tensors["out"].fill_(float("nan"))
         active = self.live if idle is None else self.live & ~idle
+        self._prepare(active)
         on = torch.as_tensor(active, device=self.home.device)
         before = self._checkpoint()
         tensors["slots"].copy_(self._slots(on))
@@ -138,9 +147,18 @@ class Checker:
             raise Wrong(f"step {self.index}: no launch")
         tensors["slots"].copy_(self.home)
         flush = self.flushes() & active
-        self.h = np.where(flush, 0, np.where(active & self.method.windowed, self.h + 1, self.h))
+        self._advance(active, flush)
         self.index += 1
         return on[self.rows], flush, before
+
+    def _prepare(self, active: Mask) -> None:
+        """Fill the inputs of the step that comes next."""
+        self.family.fill_inputs(self.tensors, 7919 + self.index)
+        self.tensors["out"].fill_(float("nan"))
+
+    def _advance(self, active: Mask, flush: Mask) -> None:
+        """Move each row on by the step that has just run."""
+        self.h = np.where(flush, 0, np.where(active & self.method.windowed, self.h + 1, self.h))
 
     def capture(self) -> None:
         """Run every further step as a replay of two graphs in turn, captured here and once.
@@ -163,6 +181,13 @@ class Checker:
         graphs[(self.index - first) % 2].replay()
         return 1
 
+    def _launched_as(self) -> int:
+        """Return the index with which the launches of the step that comes next are made, or were when captured."""
+        if self._graphs is None:
+            return self.index
+        first, _ = self._graphs
+        return first + (self.index - first) % 2
+
     def _compare(self, on: torch.Tensor, flush: Mask, before: torch.Tensor) -> None:
         where = f"step {self.index - 1}"
         if not self.tensors["out"][self.rows][~on].isnan().all():
@@ -171,34 +196,41 @@ class Checker:
         wide = on[:, None, None, None]
         self.drift = torch.where(wide, self.family.reference(self.drift, self._inputs())[0], self.drift)
         state = torch.where(wide, state, self.anchor)
-        error = self._output_error(expected, on)
-        self.worst = max(self.worst, error)
-        if not error <= STEP_TOLERANCE:
-            raise Wrong(f"{where}: output error {error:.1e} > {STEP_TOLERANCE:.0e}")
         found = self.committed()
-        error = excess_error(found, state, self.tensors["state"].dtype, self._factor("state"))
-        if not error <= STEP_TOLERANCE:
-            raise Wrong(f"{where}: state error {error:.1e} > {STEP_TOLERANCE:.0e}")
-        self._compare_heads(where, on, expected, state, found)
+        self._compare_numbers(where, on, on, expected, state, found)
         self._compare_checkpoint(where, on, flush, before)
         self.anchor = found
 
-    def _compare_heads(
-        self, where: str, on: torch.Tensor, expected: torch.Tensor, state: torch.Tensor, found: torch.Tensor
-    ) -> None:
+    def _compare_numbers(
+        self, where: str, on: torch.Tensor, written: torch.Tensor, expected: torch.Tensor, state: torch.Tensor,
+        found: torch.Tensor,
+    ) -> None:  # fmt: skip
+        """Compare outputs, those ``written`` of ``expected``, and the states found of the rows that are ``on``."""
+        error = self._output_error(expected, written)
+        self.worst = max(self.worst, error)
+        if not error <= STEP_TOLERANCE:
+            raise Wrong(f"{where}: output error {error:.1e} > {STEP_TOLERANCE:.0e}")
+        error = excess_error(found, state, self.tensors["state"].dtype, self._factor("state"))
+        if not error <= STEP_TOLERANCE:
+            raise Wrong(f"{where}: state error {error:.1e} > {STEP_TOLERANCE:.0e}")
         out = self.tensors["out"]
-        worst = head_error(out[self.rows][on].double(), expected[on], out.dtype, self._factor("out"))
+        worst = head_error(out[self.rows][written].double(), expected[written], out.dtype, self._factor("out"))
         worst = max(worst, head_error(found[on], state[on], self.tensors["state"].dtype, self._factor("state")))
         if not worst <= HEAD_TOLERANCE:
             raise Wrong(f"{where}: error {worst:.1e} of one head > {HEAD_TOLERANCE:.0e}")
 
+    def _due(self, on: torch.Tensor, flush: Mask) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return which compared rows' states in memory may change in a step, and which must."""
+        due = torch.as_tensor(flush, device=on.device)[self.rows] if self.method.windowed else on
+        return due, due
+
     def _compare_checkpoint(self, where: str, on: torch.Tensor, flush: Mask, before: torch.Tensor) -> None:
         """The state in memory changes at a flush and at no other step, else the window is not the one asked for."""
-        due = torch.as_tensor(flush, device=on.device)[self.rows] if self.method.windowed else on
+        may, must = self._due(on, flush)
         changed = (before != self._checkpoint()).flatten(1).any(1) & (self.home[self.rows] >= 0)
-        if (changed & ~due).any():
+        if (changed & ~may).any():
             raise Wrong(f"{where}: the checkpoint of a row that does not flush was written")
-        if (due & ~changed).any():
+        if (must & ~changed).any():
             raise Wrong(f"{where}: a row that is due did not write its checkpoint")
 
     def _output_error(self, expected: torch.Tensor, on: torch.Tensor) -> float:
@@ -237,15 +269,18 @@ class Checker:
 
     def declared(self, active: Mask) -> tuple[int, int]:
         """Return the bytes that the method declares for a step of the active rows; idle rows read their slot id."""
-        point = replace(Point.of(self.case), batch=1)
         flush = self.flushes()
         read, write, shared_read, shared_write = 4 * int((~active).sum()), 0, 0, 0
         for row in np.flatnonzero(active):
-            step = self.method.step(self.case.shape, point, int(self.h[row]), bool(flush[row]))
+            step = self.method.step(self.case.shape, self._point(int(row)), int(self.h[row]), bool(flush[row]))
             shared_read, shared_write = int(step.shared_read), int(step.shared_write)
             read += int(step.bytes_read) - shared_read
             write += int(step.bytes_write) - shared_write
         return read + shared_read, write + shared_write
+
+    def _point(self, row: int) -> Point:
+        """Return the point of one row's next step."""
+        return replace(Point.of(self.case), batch=1)
 
     def desynchronize(self, index: int, steps: int) -> Mask:
         """Return the rows that sit out step ``index`` of the ``steps`` in which rows fall out of step.
@@ -263,20 +298,24 @@ class Checker:
         slot = int(self.home[row])
         for name, buffer in self.session.buffers.items():
             tensor = self.tensors[name]
-            if buffer.role == "record" and tensor.is_floating_point():
+            if buffer.role in ("state", "record") and tensor.is_floating_point():
                 tensor[slot] = float("nan")
         only = torch.zeros_like(self.home, dtype=torch.bool)
         only[row] = True
         view = {**self.tensors, "slots": self._slots(only)}
-        state = self._random_states(1).expand(self.case.batch, *self.tensors["state"].shape[1:])
+        state = self._random_states(1).expand(self.case.batch, -1, -1, -1)
         self.method.start(self.case, view, state, self._random_origins(self.case.batch))
-        self.h[row] = 0
+        self._forget(row)
         fresh = self.committed()
         mine = (self.rows == row)[:, None, None, None]
         if not torch.equal(fresh.where(~mine, 0.0), self.anchor.where(~mine, 0.0)):
             raise Wrong(f"step {self.index}: handing one row over changed another")
         self.anchor = fresh
         self.drift = torch.where(mine, fresh, self.drift)
+
+    def _forget(self, row: int) -> None:
+        """Count a row as just handed over."""
+        self.h[row] = 0
 
     def finish(self) -> None:
         """Compare what must not have changed, and the drift.
@@ -300,20 +339,30 @@ class Checker:
         return ["state", *(records if (self.case.window or 1) > 1 else [])]
 
     def sees(self, name: str) -> bool:
-        """Change one row's share of a buffer, run a step, and return whether that row's output disagrees.
+        """Change one row's share of a buffer, run a step, and return whether that row's results disagree.
 
         Steps until the row holds a record first. What was changed counts as true afterwards.
         """
         row = int(np.flatnonzero(self.live & np.isin(np.arange(self.case.batch), self.rows.tolist()))[0])
-        while name != "state" and self.h[row] == 0:
-            self.step()
-        part = self.tensors[name][int(self.home[row])]
+        self._hold_record(row, name)
+        part = self._part(row, name)
         # One record is a small part of an output that may be rounded to half precision: change it by a lot.
         factor = 1.5 if name == "state" else 64.0
         part.copy_(part * factor if part.is_floating_point() else part + 1)
-        before = self.anchor
         on, _, _ = self._launch(None, False)
-        _, expected = self.family.reference(before, self._inputs())
-        error = self._output_error(expected, on & (self.rows == row))
+        error = self._row_error(on & (self.rows == row))
         self.anchor = self.committed()
         return not error <= STEP_TOLERANCE
+
+    def _hold_record(self, row: int, name: str) -> None:
+        while name != "state" and self.h[row] == 0:
+            self.step()
+
+    def _part(self, row: int, name: str) -> torch.Tensor:
+        """Return a row's share of a buffer."""
+        return self.tensors[name][int(self.home[row])]
+
+    def _row_error(self, mine: torch.Tensor) -> float:
+        """Return the error of the last step's outputs of the compared rows that are ``mine``."""
+        _, expected = self.family.reference(self.anchor, self._inputs())
+        return self._output_error(expected, mine)

@@ -347,6 +347,7 @@ class Method(ABC):
     phase: Phase
     source: str  # "paper, Alg. 1; App. C.3"
     windowed: bool = False  # True when it has a replay buffer and so a window
+    trees: bool = False  # True when it verifies draft trees, not only chains
 
     def supports(self, case: Case) -> str | None:
         """Return None, or the reason why this case cannot run (a sweep shows it as skipped)."""

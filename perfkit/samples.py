@@ -14,6 +14,8 @@ from perfkit.shape import Shape
 
 #: Option of a case that names the launch configuration to check.
 CONFIG = "config"
+#: Option of a case that says how many steps to check; only for verify.
+STEPS = "steps"
 #: A batch at which every method offers the configurations for large batches.
 LARGE_BATCH = 4096
 

@@ -274,7 +274,7 @@ def test_faults_show_when_most_steps_are_replays(
         return Recorded([one for step in steps for one in self.method.launches(self.case, self.config, self.tensors,
                                                                                step)])  # fmt: skip
 
-    monkeypatch.setattr(check, "Checker", Graphed)
+    monkeypatch.setattr(check, "make_checker", Graphed)
     monkeypatch.setattr(Session, "capture", capture)
     outcome = check_case(planted(name, window), "cpu")
     if finding is None:

@@ -16,7 +16,7 @@ import pytest
 LAYERS = (
     "errors", "files", "cache", "shape", "tree", "profiles", "roofline", "method", "kernels", "registry", "presets", "cases",
     "derive", "stats", "device", "ranges", "measure", "spec", "samples", "session", "touched", "tolerance",
-    "checker", "check", "ptxas", "compiled", "compile", "tune", "results", "tuning", "bench", "roofs", "fake",
+    "checker", "verify_checker", "check", "ptxas", "compiled", "compile", "tune", "results", "tuning", "bench", "roofs", "fake",
     "nsight", "worker", "child", "progress", "runner", "checking", "sweep", "predict", "summary", "lastlines",
     "compare", "plan", "precision", "probe", "doctor", "reports", "cli", "__main__",
 )  # fmt: skip
