@@ -268,9 +268,10 @@ class Checker:
             )
 
     def declared(self, active: Mask) -> tuple[int, int]:
-        """Return the bytes that the method declares for a step of the active rows; idle rows read their slot id."""
+        """Return the bytes declared for a step of the active rows; of idle rows each launch reads the slot id."""
         flush = self.flushes()
-        read, write, shared_read, shared_write = 4 * int((~active).sum()), 0, 0, 0
+        launches = int(self.method.step(self.case.shape, self._point(0), 0, False).launches)
+        read, write, shared_read, shared_write = 4 * launches * int((~active).sum()), 0, 0, 0
         for row in np.flatnonzero(active):
             step = self.method.step(self.case.shape, self._point(int(row)), int(self.h[row]), bool(flush[row]))
             shared_read, shared_write = int(step.shared_read), int(step.shared_write)

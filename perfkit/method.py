@@ -211,8 +211,8 @@ class Step:
     """What one step of a whole batch moves and computes. Fields are scalars or arrays of one shape.
 
     Attributes:
-        bytes_read: bytes that the step must read, each address once.
-        bytes_write: bytes that it must write, each address once.
+        bytes_read: bytes that the step must read, each address once a launch.
+        bytes_write: bytes that it must write, each address once a launch.
         flops: floating-point operations; a multiplication and an addition are two.
         launches: kernel launches.
         serial: length of the longest chain of dependent state updates.

@@ -1,9 +1,10 @@
 """Count the bytes that kernels touch, in Triton's interpreter.
 
 ``with touched(tensors) as record:`` hooks every load, store and atomic of the launches inside, masked lanes left out,
-and counts each byte of each buffer once. That must equal what a method declares, to the byte: a forgotten cursor or a
-tile loaded twice by two programs shows (the first) or does not (the second), exactly as DRAM traffic with a perfect
-cache would. On the way it finds two kinds of bugs that results need not show: accesses outside every buffer (they are
+and counts each byte of each buffer once a launch: a batch's states are many times the cache, so a launch finds nothing
+there that the launch before it used. That must equal what a method declares, to the byte: a forgotten cursor or a tile
+loaded twice by two programs shows (the first) or does not (the second), exactly as DRAM traffic with a perfect cache
+would. On the way it finds two kinds of bugs that results need not show: accesses outside every buffer (they are
 suppressed, so that they corrupt nothing) and bytes that one program of a launch writes while another uses them.
 """
 
@@ -79,12 +80,12 @@ class Touched:
 
     @property
     def read(self) -> dict[str, int]:
-        """Bytes read of each buffer, every address once; atomics read too."""
+        """Bytes read of each buffer, every address once a launch; atomics read too."""
         return self._bytes(READ)
 
     @property
     def written(self) -> dict[str, int]:
-        """Bytes written of each buffer, every address once; atomics write too."""
+        """Bytes written of each buffer, every address once a launch; atomics write too."""
         return self._bytes(WRITE)
 
     @property
@@ -160,15 +161,20 @@ class Touched:
         self.outside.append(Stray(what, int(live.size), size, name, int(live[0]) - base, (x, y, z)))
 
     def _bytes(self, kind: int) -> dict[str, int]:
-        events = [e for e in self._events if e.kind & kind]
-        if not events:
-            return dict.fromkeys(self._names, 0)
-        starts = np.concatenate([e.starts for e in events])
-        ends = np.concatenate([e.ends for e in events])
-        order = np.argsort(starts, kind="stable")
-        starts, ends = starts[order], ends[order]
-        reached = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(ends)[:-1]))
-        return self._per_buffer(starts, np.maximum(ends - np.maximum(starts, reached), 0))
+        totals = dict.fromkeys(self._names, 0)
+        by_launch: dict[int, list[_Event]] = {}
+        for event in self._events:
+            if event.kind & kind:
+                by_launch.setdefault(event.launch, []).append(event)
+        for events in by_launch.values():
+            starts = np.concatenate([e.starts for e in events])
+            ends = np.concatenate([e.ends for e in events])
+            order = np.argsort(starts, kind="stable")
+            starts, ends = starts[order], ends[order]
+            reached = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(ends)[:-1]))
+            counts = self._per_buffer(starts, np.maximum(ends - np.maximum(starts, reached), 0))
+            totals = {name: totals[name] + count for name, count in counts.items()}
+        return totals
 
     def _per_buffer(self, starts: Ints, sizes: Ints) -> dict[str, int]:
         at = np.searchsorted(self._starts, starts, side="right") - 1
