@@ -219,7 +219,7 @@ def test_nested_records_each_count() -> None:
         _copy_kernel[(1,)](src, dst, 32, tile=32)
         with touched({"src": src, "dst": dst}) as inner:
             _copy_kernel[(1,)](src, dst, 8, tile=32)
-    assert (outer.read["src"], inner.read["src"], outer.launches, inner.launches) == (128, 32, 2, 1)
+    assert (outer.read["src"], inner.read["src"], outer.launches, inner.launches) == (128 + 32, 32, 2, 1)
 
 
 def test_empty_tensors_and_no_launches() -> None:
