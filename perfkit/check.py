@@ -88,8 +88,8 @@ def check_case(
     total = (4 if graphed else 3) * part
     said = {
         "outputs": True, "states": True, "flush times": checker.method.windowed, "bytes": counting,
-        "acceptance": case.phase == "verify", "hand-over": True, "padding": checker.padded is not None, "out of step": len(live) > 1,
-        "one graph": graphed, "perturbed": True,
+        "acceptance": case.phase == "verify", "hand-over": True, "padding": checker.padded is not None,
+        "out of step": len(live) > 1, "one graph": graphed, "perturbed": True,
     }  # fmt: skip
     covered = tuple(what for what, true in said.items() if true)
     try:

@@ -33,8 +33,13 @@ class Sample:
     input_dtype: str
     state_dtype: str
     every: bool = False
+    draft_len: int = 1
+    tree: str | None = None
+    steps: int | None = None  # of a check, where the default is too few
 
 
+#: Steps of the samples that are checked at length: enough to draw every acceptance at every draft count.
+LONG = 42
 #: For the interpreter. A method without a window leaves out what differs in nothing but the window.
 SAMPLES = (
     Sample(2, 1, 80, 16, 3, 3, "float16", "float32"),  # d_v not a power of two, one group
@@ -54,12 +59,43 @@ GPU_SAMPLES = (
 )
 
 
+#: Verify steps for the interpreter. A window of depth + 1 or + 2 puts h + depth at L and one beyond; trees come last.
+VERIFY_SAMPLES = (
+    Sample(2, 1, 16, 16, 3, 5, "float16", "float32", draft_len=4, steps=LONG),
+    Sample(1, 1, 16, 16, 3, 2, "float32", "float32", draft_len=2, steps=LONG),  # T = L: every step flushes
+    Sample(2, 1, 80, 16, 2, 4, "float16", "float32", draft_len=3),
+    Sample(4, 2, 16, 32, 2, 6, "float32", "float16", draft_len=3),
+    Sample(1, 1, 24, 16, 1, 18, "float16", "float32", draft_len=16),
+    Sample(4, 1, 16, 16, 2, 7, "float32", "bfloat16", draft_len=5),
+    Sample(3, 3, 16, 16, 2, 8, "float16", "float16", draft_len=8),
+    Sample(2, 2, 16, 16, 2, 20, "float32", "float32", draft_len=7),  # several steps between flushes
+    Sample(4, 1, 16, 128, 1, 4, "float16", "float32", every=True, draft_len=3),
+    Sample(2, 1, 16, 16, 2, 5, "float16", "float32", draft_len=6, tree="0,0,1,1,2", steps=LONG),
+    Sample(2, 2, 16, 16, 2, 2, "float16", "float16", draft_len=4, tree="0,0,0"),
+    Sample(2, 1, 16, 16, 2, 6, "float32", "bfloat16", draft_len=8, tree="0,1,0,3,3,1,2"),
+)
+#: The same for a GPU, where compiling takes longest: every configuration at the widths of real layers only.
+GPU_VERIFY_SAMPLES = (
+    *(replace(sample, every=False) for sample in VERIFY_SAMPLES),
+    Sample(16, 2, 64, 128, 5, 16, "bfloat16", "float32", every=True, draft_len=4),
+    Sample(12, 1, 80, 128, 3, 8, "bfloat16", "bfloat16", draft_len=7),
+    Sample(8, 8, 64, 128, 33, 16, "bfloat16", "float16", draft_len=8),
+    Sample(16, 2, 128, 64, 2, 33, "float16", "float32", draft_len=16),
+    Sample(16, 2, 64, 128, 5, 16, "bfloat16", "float32", every=True, draft_len=8, tree="0,0,1,1,2,2,3"),
+    Sample(16, 2, 64, 128, 3, 6, "bfloat16", "float16", draft_len=6, tree="0,0,1,1,2"),
+)
+#: Drafts of the cases that are compiled and of those that run in every configuration there is.
+DRAFT_LEN, WINDOW, TREE = 4, 16, "0,0,1"
+
+
 def small_case(case: Case) -> Case:
     """Return a small case that runs the same kernels: two heads of one group, a short window, three rows."""
     shape = case.shape
     heads = 2 if shape.heads_per_group > 1 else 1
     small = Shape(shape.family, heads, 1, min(shape.d_v, 80), min(shape.d_k, 32))
-    window = max(4, case.draft_len) if case.window is not None else None
+    window = None
+    if case.window is not None:  # of a verify step one in which some steps flush and some do not
+        window = max(4, case.depth + 2 if case.phase == "verify" else 0)
     inputs = "float16" if case.input_dtype == "bfloat16" else case.input_dtype
     return replace(case, shape=small, batch=3, window=window, input_dtype=inputs, n_layers=1, options=())
 
@@ -73,9 +109,10 @@ def _cases(method: Method, samples: Sequence[Sample]) -> list[Case]:
     found: list[Case] = []
     for turn, sample in enumerate(samples):
         shape = Shape(method.family, sample.heads, sample.groups, sample.d_v, sample.d_k)
-        case = Case(shape, method.key, sample.batch, sample.window if method.windowed else None,
-                    input_dtype=sample.input_dtype, state_dtype=sample.state_dtype)  # fmt: skip
-        if method.supports(case) is not None:
+        case = Case(shape, method.key, sample.batch, sample.window if method.windowed else None, sample.draft_len,
+                    tree=sample.tree, input_dtype=sample.input_dtype, state_dtype=sample.state_dtype,
+                    options=() if sample.steps is None else ((STEPS, sample.steps),))  # fmt: skip
+        if (sample.tree is not None and not method.trees) or method.supports(case) is not None:
             continue
         configs = list(method.configs(case))
         found += [with_config(case, item) for item in (configs if sample.every else [configs[turn % len(configs)]])]
@@ -83,16 +120,16 @@ def _cases(method: Method, samples: Sequence[Sample]) -> list[Case]:
 
 
 def interpreter_cases(method: Method) -> list[Case]:
-    """Return the cases of a decode method for the interpreter, about a second of work each; [] for verify methods."""
-    return _cases(method, SAMPLES) if method.phase == "decode" else []
+    """Return the cases of a method for the interpreter, one to three seconds of work each."""
+    return _cases(method, SAMPLES if method.phase == "decode" else VERIFY_SAMPLES)
 
 
 def gpu_cases(method: Method) -> list[Case]:
-    """Return the cases of a decode method for a GPU: every sample, then one sample in every configuration there is."""
-    if method.phase != "decode":
-        return []
-    found = _cases(method, GPU_SAMPLES)
-    case = Case(Shape(method.family, 16, 2, 64, 128), method.key, 5, 8 if method.windowed else None)
+    """Return the cases of a method for a GPU: every sample, then one sample in every configuration there is."""
+    decode = method.phase == "decode"
+    found = _cases(method, GPU_SAMPLES if decode else GPU_VERIFY_SAMPLES)
+    window = (8 if decode else WINDOW) if method.windowed else None
+    case = Case(Shape(method.family, 16, 2, 64, 128), method.key, 5, window, 1 if decode else DRAFT_LEN)
     if method.supports(case) is None:
         found += [with_config(case, config) for config in all_configs(method, case)]
     return list(dict.fromkeys(found))
@@ -104,7 +141,9 @@ def all_configs(method: Method, case: Case) -> list[Config]:
 
 
 def compile_cases(method: Method, shape: Shape) -> list[Case]:
-    """Return the cases whose default configurations are compiled for absent GPUs: a small and a large batch."""
-    window, draft_len = (16 if method.windowed else None), (1 if method.phase == "decode" else 4)
+    """Return the cases whose default configurations are compiled for absent GPUs: a small and a large batch, a tree."""
+    window, draft_len = (WINDOW if method.windowed else None), (1 if method.phase == "decode" else DRAFT_LEN)
     cases = [Case(shape, method.key, batch, window, draft_len) for batch in (1, 256)]
+    if method.trees and draft_len > 1:
+        cases.append(Case(shape, method.key, 256, window, draft_len, tree=TREE))
     return [case for case in cases if method.supports(case) is None]

@@ -15,12 +15,14 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from perfkit.checker import Checker, Mask
+from perfkit.checker import Checker, Mask, Wrong
 from perfkit.method import Case, Config, Point
 from perfkit.tolerance import STEP_TOLERANCE, excess_error, half_ulp
 from perfkit.tree import Tree, last_node
 
+Ints = NDArray[np.int64]
 #: Prefix of the buffers in which the layer hands a step the inputs of the step before once more.
 PAST = "past_"
 #: How often all rows verify T positions; in the other steps some rows have fewer.
@@ -32,6 +34,7 @@ class VerifyChecker(Checker):
 
     Attributes:
         drafts: positions of each row in the next step, [batch].
+        last_drafts: those of the last step in which a row ran, [batch].
         pending: tokens that each row's last step committed, [batch]; 0 for a row just handed over.
         paths: bitmask of the nodes that they are, [batch].
     """
@@ -40,6 +43,7 @@ class VerifyChecker(Checker):
         batch, inputs = self.case.batch, self.session.family.inputs(self.case)
         self.tree: Tree = self.case.nodes
         self.drafts = np.full(batch, self.case.draft_len)
+        self.last_drafts = self.drafts
         self.pending = np.zeros(batch, dtype=int)
         self.paths = np.zeros(batch, dtype=int)
         self._was = self.pending
@@ -56,7 +60,7 @@ class VerifyChecker(Checker):
     def _view(self) -> dict[str, torch.Tensor]:
         return self._view_at(self.pending, self.paths)
 
-    def _view_at(self, accepted: np.ndarray, paths: np.ndarray) -> dict[str, torch.Tensor]:
+    def _view_at(self, accepted: Ints, paths: Ints) -> dict[str, torch.Tensor]:
         """Return the compared rows' tensors as if their last step had committed that."""
         view, rows = super()._view(), self.rows
         steps = self.tensors["accepted"].shape[0]
@@ -68,10 +72,10 @@ class VerifyChecker(Checker):
             view["path"] = self._column(paths)[rows].expand(steps, -1)
         return view
 
-    def _stands_for(self, accepted: np.ndarray, paths: np.ndarray) -> torch.Tensor:
+    def _stands_for(self, accepted: Ints, paths: Ints) -> torch.Tensor:
         return torch.as_tensor(self.method.committed(self.case, self._view_at(accepted, paths), self.index))
 
-    def _column(self, values: np.ndarray) -> torch.Tensor:
+    def _column(self, values: Ints) -> torch.Tensor:
         return torch.as_tensor(values, dtype=torch.int32, device=self.home.device)
 
     # One step.
@@ -105,7 +109,7 @@ class VerifyChecker(Checker):
             tensors["path"].copy_(self._column(others))
             tensors["path"][at].copy_(self._column(self.paths))
 
-    def _draw_drafts(self) -> np.ndarray:
+    def _draw_drafts(self) -> Ints:
         n, batch = self.case.draft_len, self.case.batch
         drafts = np.full(batch, n)
         if self.index % ALL_T_EVERY:
@@ -129,6 +133,7 @@ class VerifyChecker(Checker):
     def _advance(self, active: Mask, flush: Mask) -> None:
         for row in np.flatnonzero(active):
             self.pending[row], self.paths[row] = self._draw_accepted(int(row))
+        self.last_drafts = np.where(active, self.drafts, self.last_drafts)
         held = np.where(flush, 0, self.h) if self.method.windowed else 0
         self.h = np.where(active, held + self.pending, self.h)
         on = torch.as_tensor(active, device=self.home.device)
@@ -152,7 +157,8 @@ class VerifyChecker(Checker):
         rereads = 0
         if self.case.tree is not None:
             rereads = len(tree.branch_parents() - {max(last_node(path), 0)})
-        return replace(super()._point(row), draft_len=len(tree), accepted=int(self.pending[row]), rereads=rereads)
+        return replace(super()._point(row), draft_len=len(tree), accepted=int(self.pending[row]), rereads=rereads,
+                       last_draft_len=int(self.last_drafts[row]))  # fmt: skip
 
     def _due(self, on: torch.Tensor, flush: Mask) -> tuple[torch.Tensor, torch.Tensor]:
         may, must = super()._due(on, flush)
@@ -163,8 +169,6 @@ class VerifyChecker(Checker):
     # The oracle.
 
     def _compare(self, on: torch.Tensor, flush: Mask, before: torch.Tensor) -> None:
-        from perfkit.checker import Wrong
-
         where = f"step {self.index - 1}"
         written = self._written(on)
         out = self.tensors["out"][self.rows]
@@ -208,7 +212,9 @@ class VerifyChecker(Checker):
 
         ``stored`` holds states of nodes as a method that walks in order reads them again for a later child.
         """
-        inputs, states, outs = self._inputs(), [], []
+        inputs = self._inputs()
+        states: list[torch.Tensor] = []
+        outs: list[torch.Tensor] = []
         for node, parent in enumerate(self.tree.parents):
             before = start if parent < 0 else states[parent]
             if parent != node - 1:
@@ -263,9 +269,9 @@ class VerifyChecker(Checker):
     def _row_errors(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, factor: float) -> torch.Tensor:
         """Return each row's :func:`perfkit.tolerance.excess_error`; infinite where there are NaNs."""
         beyond = ((found - expected).abs() - half_ulp(expected, dtype, factor)).clamp(min=0.0).flatten(1)
-        error = torch.linalg.vector_norm(beyond, dim=1)
+        error: torch.Tensor = torch.linalg.vector_norm(beyond, dim=1)
         error = error / torch.linalg.vector_norm(expected.flatten(1), dim=1).clamp(min=1e-30)
-        return error.nan_to_num(float("inf"))
+        return torch.nan_to_num(error, float("inf"))
 
     def _nearest(
         self, found: torch.Tensor, options: list[torch.Tensor], dtype: torch.dtype, factor: float
@@ -273,7 +279,8 @@ class VerifyChecker(Checker):
         """Return for each row that of the ``options`` which is nearest to what was found."""
         errors = torch.stack([self._row_errors(found, option, dtype, factor) for option in options])
         rows = torch.arange(len(found), device=found.device)
-        return torch.stack(options)[errors.argmin(0), rows]
+        nearest: torch.Tensor = torch.stack(options)[errors.argmin(0), rows]
+        return nearest
 
     # Perturbation.
 

@@ -44,7 +44,7 @@ def test_small_cases_keep_what_decides_the_kernel():
                          input_dtype="float16")  # fmt: skip
     nano = predict.small_case(Case(Shape("mamba2", 96, 96, 80, 16), "conventional", 1, input_dtype="float32"))
     assert nano == Case(Shape("mamba2", 1, 1, 80, 16), "conventional", 3, input_dtype="float32")
-    assert predict.small_case(Case(SUPER, "replay", 1, window=16, draft_len=6)).window == 6
+    assert predict.small_case(Case(SUPER, "replay", 1, window=16, draft_len=6)).window == 8
 
 
 def test_each_method_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
