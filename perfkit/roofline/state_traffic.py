@@ -71,7 +71,12 @@ STATE_TRAFFIC: Mapping[str, StateTraffic] = MappingProxyType(
             reads=2, writes=1, launches=2, serial_per_draft=1, trees=True, note="masked replay, read-only scan"
         ),
         "stree_released": StateTraffic(
-            reads=5, writes=4, launches=4, serial_per_draft=1, note="as stree, with two copies of the state"
+            reads=5,
+            writes=4,
+            launches=5,
+            serial_per_draft=1,
+            trees=True,
+            note="as stree, with a self-copy (gather, copy back) and a copy to the working state",
         ),
         "replay": StateTraffic(
             reads=1, writes=0, writes_per_flush=1, trees=True, note="a flush once per about L / a steps"
