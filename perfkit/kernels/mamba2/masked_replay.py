@@ -3,11 +3,10 @@
 The first launch of ``activation_replay`` and of ``stree``. It takes T steps whatever was accepted; a step whose token
 was not accepted loads nothing of it and leaves the state as it is, bit for bit.
 
-A tile [rows, d_k] is held as [d_k / cols, rows, cols], 128 bytes of each state row at a time: a quarter of a warp then
-owns a row, where the layout of a plain tile gives it a whole warp, so that sums along d_k take three exchanges a row
-and not five, and each thread needs a quarter of the values.
+The steps' decays are gathered first: the state decays once by the product of all, and each token's outer product is
+weighted by those after it, so that a token costs each element of the state one multiply-add and not two operations.
 
-Source: paper, App. A.1 (activation replay of Snakes and Ladders; STree).
+Source: paper, App. A.1 (activation replay of Snakes and Ladders; STree), Eq. 5.
 """
 
 from __future__ import annotations
@@ -18,16 +17,27 @@ from typing import Any
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.mamba2 import layout
 from perfkit.method import ACCEPTANCE_STEPS, Buffer, Case, Launch, Number, Point
-from perfkit.shape import DTYPE_BYTES, Shape
+from perfkit.shape import Shape
 
 
 @triton.jit
+def _cached_token(x_ptr, k_ptr, on, live):
+    """Load x [ROWS] and k [D_K] of one token; −1 and 0 where it was not accepted."""
+    x = tl.load(x_ptr, mask=live & on, other=-1.0)
+    k = tl.load(k_ptr, mask=on, other=0.0)
+    return x, k
+
+
+@triton.jit(do_not_specialize_on_alignment=["accepted_ptr"])
 def _masked_replay_kernel(
     state_ptr, x_cache_ptr, k_cache_ptr, dt_cache_ptr, a_ptr, slots_ptr, accepted_ptr,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr,
-    PATH: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    PATH: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """A program takes ROWS rows of one head's state. PATH: ``accepted`` holds a bitmask of tokens, not their number."""
+    """A program takes ROWS rows of one head's state. PATH: ``accepted`` holds a bitmask of tokens, not their number.
+
+    x and k are loaded AHEAD tokens before they are used, the first before the state.
+    """
     tiles: tl.constexpr = (D_V + ROWS - 1) // ROWS
     pid = tl.program_id(0)
     row = pid // (N_V * tiles)
@@ -36,31 +46,39 @@ def _masked_replay_kernel(
     if slot < 0:
         return
     accepted = tl.load(accepted_ptr + row)
-    group = head // (N_V // N_K)
-    v = pid % tiles * ROWS + tl.arange(0, ROWS)
-    c = tl.arange(0, D_K // COLS)[:, None] * COLS + tl.arange(0, COLS)[None, :]  # [chunks, COLS]
-    live = v < D_V
     a = tl.load(a_ptr + head)
+    chosen = accepted if PATH else (1 << accepted) - 1  # bit t: token t was accepted
+    v = pid % tiles * ROWS + tl.arange(0, ROWS)
+    c = tl.arange(0, D_K)
+    live = v < D_V
 
-    s_ptr = state_ptr + (slot * N_V + head) * (D_V * D_K) + v[None, :, None] * D_K + c[:, None, :]
-    s = tl.load(s_ptr, mask=live[None, :, None], other=0.0).to(tl.float32)  # [chunks, ROWS, COLS]
     x_ptr = x_cache_ptr + (slot * (T * N_V) + head) * D_V + v
-    k_ptr = k_cache_ptr + (slot * (T * N_K) + group) * D_K + c
+    k_ptr = k_cache_ptr + (slot * (T * N_K) + head // (N_V // N_K)) * D_K + c
     dt_ptr = dt_cache_ptr + slot * (T * N_V) + head
+    s_ptr = state_ptr + (slot * N_V + head) * (D_V * D_K) + v[:, None] * D_K + c[None, :]
+    dts = ()
     for t in tl.static_range(T):
-        on = (accepted >> t) % 2 == 1 if PATH else t < accepted
-        # A token that was not accepted decays by exp(a * 0) = 1 and adds 0 * -1 * 0 = -0, which changes no number, not
-        # even a negative zero.
-        dt = tl.load(dt_ptr + t * N_V, mask=on, other=0.0)
-        x = tl.load(x_ptr + t * (N_V * D_V), mask=live & on, other=-1.0).to(tl.float32)
-        k = tl.load(k_ptr + t * (N_K * D_K), mask=on, other=0.0).to(tl.float32)
-        s = s * tl.exp(a * dt) + (dt * x)[None, :, None] * k[:, None, :]
-    tl.store(s_ptr, s.to(state_ptr.dtype.element_ty), mask=live[None, :, None])
+        dts += (tl.load(dt_ptr + t * N_V, mask=(chosen >> t) % 2 == 1, other=0.0),)
+    tokens = ()
+    for t in tl.static_range(AHEAD):
+        tokens += (_cached_token(x_ptr + t * (N_V * D_V), k_ptr + t * (N_K * D_K), (chosen >> t) % 2 == 1, live),)
+    s = tl.load(s_ptr, mask=live[:, None], other=0.0).to(tl.float32)
 
-
-def columns(case: Case) -> int:
-    """Return how many elements of a state row make 128 bytes, a whole row at most: COLS of the kernels."""
-    return min(case.shape.d_k, 128 // DTYPE_BYTES[case.state_dtype])
+    later = 0.0  # sum of g = a·dt over the tokens after t
+    weights = ()
+    for i in tl.static_range(T):
+        weights = (tl.exp(later) * dts[T - 1 - i],) + weights  # noqa: RUF005
+        later += a * dts[T - 1 - i]
+    # Where nothing was accepted the state decays by exp(0) = 1 and each token adds 0 · −1 · 0 = −0, which changes no
+    # number, not even a negative zero.
+    s *= tl.exp(later)
+    for t in tl.static_range(T):
+        if t + AHEAD < T:
+            tokens += (_cached_token(x_ptr + (t + AHEAD) * (N_V * D_V), k_ptr + (t + AHEAD) * (N_K * D_K),
+                                     (chosen >> (t + AHEAD)) % 2 == 1, live),)  # fmt: skip
+        x, k = tokens[t]
+        s += (weights[t] * x.to(tl.float32))[:, None] * k.to(tl.float32)[None, :]
+    tl.store(s_ptr, s.to(state_ptr.dtype.element_ty), mask=live[:, None])
 
 
 def cache_buffers(case: Case) -> dict[str, Buffer]:
@@ -91,7 +109,7 @@ def replay_launch(case: Case, tensors: Mapping[str, Any], step: int, rows: int, 
         (case.batch * shape.n_v_heads * -(-shape.d_v // rows),),
         (t["state"], t["x_cache"], t["k_cache"], t["dt_cache"], t["a"], t["slots"], accepted),
         {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k, "T": case.draft_len,
-         "PATH": case.tree is not None, "ROWS": rows, "COLS": columns(case)},
+         "PATH": case.tree is not None, "ROWS": rows, "AHEAD": min(case.draft_len, AHEAD)},
         {"num_warps": warps, "num_stages": 1},
     )  # fmt: skip
 
@@ -118,5 +136,7 @@ def replayed(tensors: Mapping[str, Any], step: int) -> Any:
     return layout.replay_tokens(tensors, layout.load_state(tensors), cached, on)
 
 
+#: Tokens loaded before they are used: a load then has the time of two tokens of all warps of an SM to arrive.
+AHEAD = 2
 #: Candidates (rows, warps), the default first: small tiles keep the most requests to memory in flight.
-REPLAY_CONFIGS: Sequence[tuple[int, int]] = ((16, 1), (8, 1), (16, 2), (32, 2), (32, 4))
+REPLAY_CONFIGS: Sequence[tuple[int, int]] = ((16, 1), (8, 1), (4, 1), (16, 2), (32, 4))
