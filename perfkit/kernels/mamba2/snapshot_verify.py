@@ -18,11 +18,10 @@ from typing import Any
 from perfkit.kernels.gates import softplus
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.mamba2 import layout
-from perfkit.kernels.mamba2.masked_replay import columns
 from perfkit.method import ACCEPTANCE_STEPS, Buffer, Case, Config, Launch, Method, Number, Point, Step
 from perfkit.roofline.flops import conventional_flops
 from perfkit.roofline.state_traffic import state_traffic
-from perfkit.shape import Shape
+from perfkit.shape import DTYPE_BYTES, Shape
 from perfkit.tree import MAX_NODES
 
 
@@ -35,7 +34,8 @@ def _last_node(nodes, MAX: tl.constexpr):
     return last
 
 
-@triton.jit(do_not_specialize=["n_positions"])
+# A row of ``accepted`` is aligned at some steps and not at others: one kernel has to serve all.
+@triton.jit(do_not_specialize=["n_positions"], do_not_specialize_on_alignment=["accepted_ptr"])
 def _snapshot_verify_kernel(
     state_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr, bias_ptr, skip_ptr, slots_ptr, drafts_ptr, accepted_ptr,
     ancestors_ptr, out_ptr, n_positions, x_row, x_token, k_row, k_token, q_row, q_token, dt_row, dt_token,
@@ -179,6 +179,15 @@ class SnapshotVerify(Method):
 def input_strides(tensors: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the strides of x, k, q and dt from row to row and from token to token, in elements."""
     return tuple(tensors[name].stride(axis) for name in ("x", "k", "q", "dt") for axis in (0, 1))
+
+
+def columns(case: Case) -> int:
+    """Return how many elements of a state row make 128 bytes, a whole row at most: COLS of the kernels.
+
+    A tile [rows, d_k] is held as [d_k / COLS, rows, COLS]: a quarter of a warp then owns a row, where the layout of a
+    plain tile gives it a whole warp, so that a sum along d_k takes three exchanges a row and not five.
+    """
+    return min(case.shape.d_k, 128 // int(DTYPE_BYTES[case.state_dtype]))
 
 
 METHOD = SnapshotVerify()
