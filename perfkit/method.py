@@ -243,6 +243,7 @@ class Point:
         accepted: mean number of tokens that the step before committed.
         tree: whether the positions are a tree, whose accepted path has to be gathered.
         rereads: states that a walk through a tree reads once more, at branches.
+        last_draft_len: positions of the step before; None for ``draft_len``, as always but where rows mix lengths.
     """
 
     batch: Number
@@ -254,6 +255,7 @@ class Point:
     accepted: Number = 1
     tree: bool = False
     rereads: Number = 0
+    last_draft_len: Number | None = None
 
     @classmethod
     def of(cls, case: Case) -> Point:
