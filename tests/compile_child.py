@@ -1,0 +1,63 @@
+"""Run by tests in a process that compiles, with either Triton; prints what it found as JSON. No GPU is needed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from perfkit.compile import compile_launch
+from perfkit.kernels.stamp import _stamp_kernel
+from perfkit.kernels.stream import STREAMS
+from perfkit.method import Launch
+from perfkit.spec import Spec
+
+
+class Hopper:
+    """Stands for the driver of a GPU that is not here: enough to compile, nothing to launch."""
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+
+def stamps() -> list[dict[str, Any]]:
+    """The stamp for each target, for indices that Triton might specialize."""
+    found = []
+    for cc in (80, 90, 100, 103, 120):
+        for index in (0, 1, 5, 16):
+            made = compile_launch(Launch(_stamp_kernel, (1,), (Spec((64,), "int64", (1,)), index), {}), cc)
+            found.append({"cc": cc, "timer": made.ptx.count("%globaltimer"), "stores": made.ptx.count("st.global"),
+                          "spills": made.spill_stores + made.spill_loads, "kernel": made.ptx})  # fmt: skip
+    kinds = {(item["cc"], item.pop("kernel")) for item in found}
+    return [{"kernels": len(kinds), "found": found}]
+
+
+def ahead() -> list[dict[str, Any]]:
+    """Launches compiled in threads; one of them cannot be, one is not Triton's."""
+    from perfkit.tuning import compile_launches
+
+    driver.set_active(Hopper())
+    import torch
+
+    kernel = STREAMS["copy"].kernel
+    a = torch.zeros(4096)
+    launches = [Launch(kernel, (1,), (a, a, 4096), {"TILE": 1024}, {"num_warps": warps}) for warps in (1, 2, 4, 4)]
+    launches.append(Launch(kernel, (1,), (a, a, 4096), {"TILE": 1000}, {"num_warps": 4}))  # not a power of two
+    launches.append(Launch(print, (), ()))
+    compile_launches(launches)
+    cache = next(iter(kernel.device_caches.values()))[0]
+    made = [item for item in cache.values() if type(item).__name__ == "CompiledKernel"]
+    return [{"kernels": len(made), "warps": sorted(item.metadata.num_warps for item in made)}]
+
+
+if __name__ == "__main__":
+    print(json.dumps({"stamps": stamps, "ahead": ahead}[sys.argv[1]]()[0]))
