@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from perfkit import bench, tune, tuning
+from perfkit import bench, beside, pacing, steptimes, tune, tuning
 from perfkit.bench import Group
 from perfkit.device import Monitor
+from perfkit.errors import DeviceError
 from perfkit.kernels.ring import committed_h
 from perfkit.method import Case, Config
 from perfkit.registry import get_method
@@ -56,6 +57,18 @@ class Interpreted:
         return Monitor("")
 
 
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few steps and samples of everything: the interpreter is slow."""
+    monkeypatch.setattr(pacing, "MIN_STEPS", 4)
+    monkeypatch.setattr(beside, "SIDE_SAMPLES", 2)
+    monkeypatch.setattr(beside, "WARM_STEPS", 8)
+    monkeypatch.setattr(steptimes, "STEPS_A_REPLAY", 4)
+    monkeypatch.setattr(steptimes, "STEP_TIMES", 8)
+    monkeypatch.setattr(steptimes, "MIN_REPLAYS", 1)
+    monkeypatch.setattr(tune, "ROUNDS", 1)
+    monkeypatch.setattr(tune, "FINAL_ROUNDS", 1)
+
+
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Interpreted]:
     device = Interpreted()
@@ -71,10 +84,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Interpreted]:
         return plain(self, index, copy)
 
     monkeypatch.setattr(Session, "step", charged)
-    monkeypatch.setattr(bench, "MIN_STEPS", 4)
-    monkeypatch.setattr(bench, "SIDE_SAMPLES", 2)
-    monkeypatch.setattr(tune, "ROUNDS", 1)
-    monkeypatch.setattr(tune, "FINAL_ROUNDS", 1)
+    few(monkeypatch)
     for method in (get_method("mamba2", "conventional"), get_method("mamba2", "replay")):
         monkeypatch.setattr(method, "configs", lambda case, method=method: type(method).configs(method, case)[:2])
     yield device
@@ -101,12 +111,14 @@ def test_times_cover_whole_periods_and_split_into_flush_and_non_flush(device: In
     assert replay["checked"] == "gpu" and 0 < replay["rel_error"] < 2e-6
     assert (replay["launches"], replay["steps_per_sample"], replay["l2_state"]) == (1.0, 4, "cold")
     assert results[REPLAY.id]["samples"]["time_us"] == pytest.approx([mean] * 3)
+    assert results[REPLAY.id]["samples"]["step_us"] == [OUTPUT_US] * 3 + [FLUSH_US] + [OUTPUT_US] * 3 + [FLUSH_US]
+    assert mean < replay["time_p99_us"] <= FLUSH_US
+    assert control["time_p99_us"] == CONVENTIONAL_US
 
 
 def test_copies_make_a_small_state_cold_and_times_stay_per_step(device: Interpreted, tmp_path: Path) -> None:
     device.l2_bytes = 400  # a state has 1 KB
-    group = Group(SETTINGS, lambda event: None, device, Store(tmp_path / "tuned.json"))
-    assert group._copies(CONVENTIONAL) > 1
+    assert pacing.cold_copies(CONVENTIONAL, get_method("mamba2", "conventional"), device.l2_bytes) > 1
     row = run(device, [CONVENTIONAL], tmp_path)[CONVENTIONAL.id]["row"]
     assert row["time_us"] == pytest.approx(CONVENTIONAL_US)
 
@@ -159,13 +171,17 @@ def test_a_speedup_needs_a_control(device: Interpreted, tmp_path: Path) -> None:
 def test_a_failure_beside_the_main_time_keeps_it(
     device: Interpreted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(self: Group, item: Any, mean_us: float) -> dict[str, Any]:
+    def broken(*arguments: Any, **named: Any) -> Any:
         raise RuntimeError("capture failed")
 
-    monkeypatch.setattr(Group, "_beside", broken)
+    monkeypatch.setattr(beside, "flush_times", broken)
     result = run(device, [REPLAY], tmp_path)[REPLAY.id]
     assert result["status"] == "ok" and result["row"]["time_us"] > 0
     assert "time_nonflush_us" not in result["row"]
+    assert result["row"]["time_p99_us"] > 0  # the other times beside it are still there
+    monkeypatch.setattr(bench, "beside", broken)
+    result = run(device, [REPLAY], tmp_path)[REPLAY.id]
+    assert result["status"] == "ok" and result["row"].get("time_p99_us") is None
 
 
 def test_the_fastest_agreeing_configuration_is_kept_and_found_again(
@@ -189,5 +205,5 @@ def test_the_fastest_agreeing_configuration_is_kept_and_found_again(
 def test_worker_entry_point_checks_the_device() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    with pytest.raises(bench.DeviceError, match="torch sees no CUDA device"):
+    with pytest.raises(DeviceError, match="torch sees no CUDA device"):
         bench.info()
