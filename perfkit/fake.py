@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from perfkit.errors import InputError
-from perfkit.method import Case, Point
+from perfkit.method import Case, Point, constant_acceptance
 from perfkit.shape import DTYPE_BYTES
 from perfkit.stats import Stopping, median_interval, p99
 
@@ -58,12 +58,16 @@ def info() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """The true median times of a case in microseconds, per step and layer: over a period, and of each kind of step."""
+    """The true median times of a case in microseconds, per step and layer: over a period, and of each kind of step.
+
+    ``flush_rate`` is the share of steps in which all rows flush; 0 where rows flush at different times.
+    """
 
     time_us: float
     nonflush_us: float | None
     flush_us: float | None
     launches: float
+    flush_rate: float = 0.0
 
 
 def options(settings: Mapping[str, Any]) -> dict[str, float]:
@@ -134,16 +138,17 @@ def truth(case: Case, settings: Mapping[str, Any]) -> Truth:
     from perfkit.roofline.cursor import phase_chain
 
     option = options(settings)
-    window = case.window or case.draft_len
-    chain = phase_chain(window, case.draft_len, acceptance_pmf(case.acceptance, case.draft_len))
+    chain = phase_chain(case.window or case.depth, case.depth, acceptance_pmf(case.acceptance, case.depth))
     moved, launches = _declared(case, chain.h, chain.flush)
     each = np.broadcast_to(moved / option["roof_gb_s"] / 1e3 + launches * option["launch_us"], chain.h.shape)
+    together = case.window is not None and case.flush_phase == "aligned" and constant_acceptance(case) is not None
     kinds = []
     for wanted in (False, True):
         weight = chain.probability * (chain.flush == wanted)
-        kinds.append(float(weight @ each / weight.sum()) if case.window and weight.sum() > 0 else None)
+        kinds.append(float(weight @ each / weight.sum()) if together and weight.sum() > 0 else None)
     mean_launches = float(chain.mean(launches)[0])
-    return Truth(float(chain.mean(each)[0]), kinds[0], kinds[1], mean_launches)
+    rate = float(chain.flush_rate[0]) if together else 0.0
+    return Truth(float(chain.mean(each)[0]), kinds[0], kinds[1], mean_launches, rate)
 
 
 def _declared(case: Case, h: Any, flush: Any) -> tuple[Any, Any]:
@@ -209,9 +214,9 @@ def _phase(item: _Running, phase: str, done: int, total: int, emit: Emit) -> Non
     emit({"event": "phase", "case_id": item.case.id, "phase": phase, "done": done, "total": total})
 
 
-def _result(item: _Running, status: str, reason: str | None, row: Mapping[str, Any], emit: Emit) -> None:
+def _result(item: _Running, status: str, reason: str | None, row: Mapping[str, Any], emit: Emit, **more: Any) -> None:
     times = [sample if math.isfinite(sample) else None for sample in item.times]
-    samples = {"time_us": times, "round": item.rounds, "throttled_us": item.dropped}
+    samples = {"time_us": times, "round": item.rounds, "throttled_us": item.dropped, **more}
     emit({"event": "result", "case_id": item.case.id, "status": status, "reason": reason,
           "row": {"checked": "no", **row}, "samples": samples})  # fmt: skip
 
@@ -270,7 +275,7 @@ def _time_rounds(live: list[_Running], settings: Mapping[str, Any], seed: int, e
             for item in live:
                 _phase(item, "time", len(item.times), rule.max_samples, emit)
     for item in live:
-        _finish(item, rule, int(option["steps"]), seed, emit)
+        _finish(item, rule, option, seed, emit)
 
 
 def _announce(item: _Running, rule: Stopping, emit: Emit) -> bool:
@@ -301,7 +306,17 @@ def _stop(item: _Running, rule: Stopping, seed: int) -> str | None:
     return rule.decide(item.times, item.spent_s, seed=seed).reason
 
 
-def _finish(item: _Running, rule: Stopping, steps: int, seed: int, emit: Emit) -> None:
+def _single_steps(item: _Running, steps: int, noise: float) -> list[float]:
+    """Return the times of single steps: where rows flush together, that many of them are slow."""
+    truth = item.truth
+    flushes = np.floor(np.arange(1, steps + 1) * truth.flush_rate + 1e-9)
+    slow = np.diff(flushes, prepend=0.0) > 0
+    usual = truth.time_us if truth.nonflush_us is None else truth.nonflush_us
+    times = np.where(slow, truth.flush_us or usual, usual)
+    return [float(time) for time in times * np.exp(noise * item.noise.standard_normal(steps))]
+
+
+def _finish(item: _Running, rule: Stopping, option: Mapping[str, float], seed: int, emit: Emit) -> None:
     """Emit the result of a case that was timed."""
     count = len(item.times)
     row: dict[str, Any] = {"n_samples": count, "n_throttled": len(item.dropped), "stop_reason": item.stop_reason,
@@ -314,11 +329,13 @@ def _finish(item: _Running, rule: Stopping, steps: int, seed: int, emit: Emit) -
         _result(item, "throttled", reason, row | {"throttle_reasons": "power cap"}, emit)
     else:
         interval = median_interval(item.times, seed=seed)
+        steps = int(option["steps"])
+        single = _single_steps(item, steps, option["noise"])
         row |= {
             "time_us": interval.value,
             "time_us_lo": interval.lo,
             "time_us_hi": interval.hi,
-            "time_p99_us": p99(item.times),
+            "time_p99_us": p99(single),
             "time_nonflush_us": item.truth.nonflush_us,
             "time_flush_us": item.truth.flush_us,
             "launch_config": "-",
@@ -326,4 +343,4 @@ def _finish(item: _Running, rule: Stopping, steps: int, seed: int, emit: Emit) -
             "sm_clock_mhz": 1980.0,
             "throttle_reasons": "power cap" if item.dropped else None,
         }
-        _result(item, "ok", None, row, emit)
+        _result(item, "ok", None, row, emit, step_us=single)
