@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit import registry
 from perfkit.errors import InputError
-from perfkit.method import Case, Method
+from perfkit.method import Case, Method, Phase
 from perfkit.presets import SweepSpec, load_preset, parse_ints, parse_spec
+from perfkit.roofline.acceptance import resolve_acceptances, short_acceptance
 from perfkit.shape import Shape
+from perfkit.tree import Tree
 
 if TYPE_CHECKING:
     from perfkit.profiles import Gpu
@@ -55,15 +57,20 @@ class Group:
     def label(self) -> str:
         """Short text that says which point the group is."""
         case = (self.cases or tuple(case for case, _ in self.skipped))[0]
-        draft = f" T{case.draft_len}" if case.draft_len > 1 else ""
-        return f"B{case.batch}{draft} {case.state_dtype} state"
+        point = " ".join([f"B{case.batch}", *draft_words(case.draft_len, case.acceptance, case.tree)])
+        return f"{point} {case.state_dtype} state"
+
+
+def draft_words(draft_len: int, acceptance: str, tree: str | None = None) -> list[str]:
+    """Return the words that name a verify step's drafts and acceptance, ``T4 a1`` or ``tree8 aT``; [] of decode."""
+    if draft_len == 1:
+        return []
+    return [f"T{draft_len}" if tree is None else f"tree{draft_len}", short_acceptance(acceptance)]
 
 
 def label(case: Case) -> str:
-    """Short text that says which case it is, as result lines show it: ``B256 L16 replay``."""
-    parts = [f"B{case.batch}"]
-    if case.draft_len > 1:
-        parts.append(f"T{case.draft_len}")
+    """Short text that says which case it is, as result lines show it: ``B256 L16 replay``, ``B256 T4 a1 snapshot``."""
+    parts = [f"B{case.batch}", *draft_words(case.draft_len, case.acceptance, case.tree)]
     if case.window is not None:
         parts.append(f"L{case.window}")
     name = case.method.rsplit("/", 1)[-1] if ".py:" in case.method else case.method
@@ -76,58 +83,58 @@ def is_plugin(key: str) -> bool:
     return ".py:" in key
 
 
-def select_methods(family: str, phase: str, keys: Sequence[str]) -> dict[str, Method]:
-    """Return the methods that a sweep times in one phase, by case key, the control first.
+def select_methods(family: str, phases: Sequence[Phase], keys: Sequence[str]) -> dict[Phase, dict[str, Method]]:
+    """Return the methods that a sweep times in each phase, by case key, the control of the phase first.
 
-    The control is added when it is not asked for: a speedup needs its baseline in the same group.
+    The control is added when it is not asked for: a speedup needs its baseline in the same group. A method of one of
+    the phases alone is left out of the others.
 
     Raises:
-        InputError: an unknown method, or a file's method of another family or phase.
+        InputError: a method of none of the phases, or a family without methods for one of them.
     """
-    known = {item.key: item for item in registry.methods(family, phase)}
-    if not known:
-        have = sorted({f"{item.family} {item.phase}" for item in registry.methods()})
-        flag = "--draft" if phase == "verify" else "--model"
-        raise InputError(f"there are no {family} {phase} methods yet", field=flag, allowed=have)
-    chosen: dict[str, Method] = {}
+    chosen: dict[Phase, dict[str, Method]] = {}
+    found: set[str] = set()
+    for phase in phases:
+        known = {item.key: item for item in registry.methods(family, phase)}
+        if not known:
+            have = sorted({f"{item.family} {item.phase}" for item in registry.methods()})
+            flag = "--draft" if phase == "verify" else "--model"
+            raise InputError(f"there are no {family} {phase} methods yet", field=flag, allowed=have)
+        mine: dict[str, Method] = {}
+        for key in keys:
+            if key == "all":
+                mine |= known
+            elif is_plugin(key):
+                spec, method = _plugin(family, phase if len(phases) == 1 else None, key)
+                mine |= {spec: method} if method.phase == phase else {}
+            elif key in known:
+                mine[key] = known[key]
+            else:
+                continue
+            found.add(key)
+        control = CONTROL[phase]
+        first = {control: known[control]} if control in known else {}
+        chosen[phase] = first | {key: mine[key] for key in sorted(mine) if key != control}
     for key in keys:
-        if key == "all":
-            chosen.update(known)
-        elif is_plugin(key):
-            path, _, name = key.rpartition(":")
-            spec = f"{Path(path).resolve()}:{name}"  # a worker may be started from another folder
-            chosen[spec] = registry.get_method(family, spec, phase)
-        elif key in known:
-            chosen[key] = known[key]
-        else:
-            raise InputError(f"unknown {family} {phase} method", field="--method", value=key,
-                             allowed=[*sorted(known), "all", "FILE.py:METHOD"])  # fmt: skip
-    control = CONTROL[phase]
-    ordered = {control: known[control]} if control in known else {}
-    return ordered | {key: chosen[key] for key in sorted(chosen) if key != control}
+        if key not in found:
+            allowed = sorted({item.key for phase in phases for item in registry.methods(family, phase)})
+            raise InputError(f"unknown {family} {' or '.join(phases)} method", field="--method", value=key,
+                             allowed=[*allowed, "all", "FILE.py:METHOD"])  # fmt: skip
+    return chosen
 
 
-def _accepted(spec: SweepSpec, draft_len: int) -> str:
-    from perfkit.roofline import acceptance_pmf
-
-    if draft_len == 1:
-        if spec.accepted not in (None, "1", "T") and spec.drafts == (1,):
-            raise InputError("a decode step commits its one token; acceptance needs --draft above 1",
-                             field="--accepted", value=spec.accepted)  # fmt: skip
-        return "1"
-    text = spec.accepted or "T"
-    acceptance_pmf(text, draft_len)  # raises InputError
-    return text
+def _plugin(family: str, phase: Phase | None, key: str) -> tuple[str, Method]:
+    """Return the method of ``FILE.py:METHOD``, of whatever phase if None, and its key as cases have it."""
+    path, _, name = key.rpartition(":")
+    spec = f"{Path(path).resolve()}:{name}"  # a worker may be started from another folder
+    return spec, registry.get_method(family, spec, phase or registry.load_method(spec).phase)
 
 
 def _split(cases: Iterable[tuple[Case, Method]]) -> tuple[list[Case], list[tuple[Case, str]]]:
     run: list[Case] = []
     skipped: list[tuple[Case, str]] = []
     for case, method in cases:
-        reason = None
-        if case.window is not None and case.draft_len > case.window:
-            reason = f"draft length T = {case.draft_len} does not fit in the window L = {case.window}"
-        reason = reason or method.supports(case)
+        reason = _unfit(case, method) or method.supports(case)
         if reason:
             skipped.append((case, reason))
         else:
@@ -135,47 +142,97 @@ def _split(cases: Iterable[tuple[Case, Method]]) -> tuple[list[Case], list[tuple
     return run, skipped
 
 
+def _unfit(case: Case, method: Method) -> str | None:
+    """Return why no kernel can be asked to run the case, before its method is."""
+    if case.tree is not None and not method.trees:
+        return "takes no draft tree"
+    if case.window is not None and case.depth > case.window:
+        what = "draft length T" if case.tree is None else "longest path of the tree"
+        return f"{what} = {case.depth} does not fit in the window L = {case.window}"
+    return None
+
+
 def _check_drafts(family: str, spec: SweepSpec) -> None:
     """Refuse drafts that fit no window, before anything is said of methods; those without a window take any draft."""
-    if min(spec.drafts) <= max(spec.windows):
+    field, values = ("--tree", spec.trees) if spec.trees else ("--draft", tuple(map(str, spec.drafts)))
+    depths = [Tree.parse(tree).depth for tree in spec.trees] or spec.drafts
+    if min(depths) <= max(spec.windows):
         return
     known = {item.key: item for item in registry.methods(family, "verify")}
     if all(key in known and not known[key].windowed for key in spec.methods):
         return
-    drafts, windows = (",".join(map(str, values)) for values in (spec.drafts, spec.windows))
-    raise InputError(f"draft length T does not fit in any window of --window {windows}: T must be at most L",
-                     field="--draft", value=drafts, allowed=f"1..{max(spec.windows)}")  # fmt: skip
+    windows = ",".join(map(str, spec.windows))
+    what = "longest path" if spec.trees else "draft length T"
+    raise InputError(f"{what} does not fit in any window of --window {windows}: "
+                     f"{'it' if spec.trees else 'T'} must be at most L",
+                     field=field, value=(";" if spec.trees else ",").join(values),
+                     allowed=f"1..{max(spec.windows)}")  # fmt: skip
+
+
+def _steps(spec: SweepSpec) -> list[tuple[int, str, str | None]]:
+    """Return draft length, acceptance and tree of a sweep's groups, in order."""
+    if spec.drafts == (1,) and spec.accepted is not None and not set(spec.accepted) <= {"1", "T"}:
+        raise InputError("a decode step commits its one token; acceptance needs --draft above 1",
+                         field="--accepted", value=",".join(spec.accepted))  # fmt: skip
+    points = [(len(tree), tree.depth, str(tree)) for tree in map(Tree.parse, spec.trees)]
+    points = points or [(draft_len, draft_len, None) for draft_len in spec.drafts]  # type: ignore[misc]
+    depths = {depth for _, depth, _ in points}
+    for text in spec.acceptances:
+        if text.startswith("p:") and text.count(",") + 2 not in depths:
+            resolve_acceptances((text,), max(depths))  # raises: as many rates as no T of the sweep has drafts
+    return [(draft_len, acceptance, tree) for draft_len, depth, tree in points
+            for acceptance in (resolve_acceptances(spec.acceptances, depth) if draft_len > 1 else ("1",))]  # fmt: skip
 
 
 def build_groups(shape: Shape, spec: SweepSpec) -> list[Group]:
     """Return the groups of a sweep over one layer shape, in the order in which they run.
 
-    In a group: each method without a window once, each windowed method at every window. With ``self_check`` the
-    control is there twice, under the names A and B. Points that cannot run are kept with their reason.
+    A group for each draft length or tree, acceptance, dtype and batch. In it: each method without a window once, each
+    windowed method at every window. With ``self_check`` the control is there twice, under the names A and B. A sweep
+    of verify steps alone starts with groups of one conventional decode step, the unit of ``conventional_steps``.
+    Points that cannot run are kept with their reason.
 
     Raises:
         InputError: an unknown method or acceptance, no draft that fits a window, or not a point that can run.
     """
     _check_drafts(shape.family, spec)
+    phases = [phase for phase, wanted in (("decode", 1 in spec.drafts), ("verify", max(spec.drafts) > 1)) if wanted]
+    methods = select_methods(shape.family, phases, spec.methods)  # type: ignore[arg-type]
+    units = {m.key: m for m in registry.methods(shape.family, "decode") if m.key == CONTROL["decode"]}
     groups: list[Group] = []
-    for draft_len in spec.drafts:
-        phase = "decode" if draft_len == 1 else "verify"
-        methods = select_methods(shape.family, phase, spec.methods)
-        acceptance = _accepted(spec, draft_len)
-        for state_dtype in spec.state_dtypes:
-            for input_dtype in spec.input_dtypes:
-                for batch in spec.batches:
-                    base = Case(shape=shape, method="", batch=batch, draft_len=draft_len, acceptance=acceptance,
-                                flush_phase=spec.flush_phase, input_dtype=input_dtype, state_dtype=state_dtype,
-                                n_layers=spec.n_layers)  # fmt: skip
-                    run, skipped = _split(_points(base, methods, spec, CONTROL[phase]))
-                    groups.append(Group(base.group_id, tuple(run), tuple(skipped)))
+    if "decode" not in phases and units:
+        unit = replace(spec, flush_phase="aligned", self_check=False)
+        groups += _groups(shape, unit, 1, "1", None, units)
+    for draft_len, acceptance, tree in _steps(spec):
+        groups += _groups(shape, spec, draft_len, acceptance, tree, methods["decode" if draft_len == 1 else "verify"])
     return _some_can_run(groups)
 
 
+def _groups(
+    shape: Shape, spec: SweepSpec, draft_len: int, acceptance: str, tree: str | None, methods: dict[str, Method]
+) -> Iterable[Group]:
+    """Yield a group for each dtype and batch."""
+    for state_dtype in spec.state_dtypes:
+        for input_dtype in spec.input_dtypes:
+            for batch in spec.batches:
+                base = Case(shape=shape, method="", batch=batch, draft_len=draft_len, acceptance=acceptance, tree=tree,
+                            flush_phase=spec.flush_phase, input_dtype=input_dtype, state_dtype=state_dtype,
+                            n_layers=spec.n_layers)  # fmt: skip
+                run, skipped = _split(_points(base, methods, spec, CONTROL[base.phase]))
+                yield Group(base.group_id, tuple(run), tuple(skipped))
+
+
+def _is_unit(group: Group) -> bool:
+    """Say whether a group is one conventional decode step and nothing beside it."""
+    keys = [(case.phase, case.method) for case in (*group.cases, *(case for case, _ in group.skipped))]
+    return keys == [("decode", CONTROL["decode"])]
+
+
 def _some_can_run(groups: list[Group]) -> list[Group]:
-    if not any(group.cases for group in groups):
-        case, reason = groups[0].skipped[0]
+    # The unit of a verify sweep is no reason to run it.
+    asked = [group for group in groups if not _is_unit(group)] or groups
+    if not any(group.cases for group in asked):
+        case, reason = asked[0].skipped[0]
         raise InputError(f"no point of this sweep can run: {label(case)}: {reason}")
     return groups
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfkit.errors import InputError
+from perfkit.roofline.acceptance import DEFAULT_ACCEPTANCES, acceptance_list
 from perfkit.shape import dtype_name
+from perfkit.tree import Tree
 
 SWEEPS = Path(__file__).parent / "profiles" / "sweeps"
 MAX_ITEMS = 100_000
@@ -60,22 +63,32 @@ def parse_ints(text: str, *, field: str, minimum: int = 1, file: str | Path | No
 
 @dataclass(frozen=True, slots=True)
 class SweepSpec:
-    """The axes of a sweep, parsed and validated; a group for each combination, its methods and windows inside."""
+    """The axes of a sweep, parsed and validated; a group for each combination, its methods and windows inside.
+
+    ``accepted`` are acceptances of verify steps as people write them, ``T-1`` among them; None where nobody said any.
+    ``trees`` are draft trees (:class:`perfkit.tree.Tree`, as text); with them ``drafts`` are their nodes.
+    """
 
     batches: tuple[int, ...]
     windows: tuple[int, ...]
     drafts: tuple[int, ...] = (1,)
     methods: tuple[str, ...] = ("all",)
-    accepted: str | None = None
+    accepted: tuple[str, ...] | None = None
+    trees: tuple[str, ...] = ()
     flush_phase: str = "aligned"
     input_dtypes: tuple[str, ...] = ("bfloat16",)
     state_dtypes: tuple[str, ...] = ("float32",)
     n_layers: int = 1
     self_check: bool = False
 
+    @property
+    def acceptances(self) -> tuple[str, ...]:
+        """The acceptances of its verify steps."""
+        return self.accepted or DEFAULT_ACCEPTANCES
 
-_PRESET_FIELDS = ("description", "batches", "windows", "drafts", "methods", "accepted", "flush_phase", "input_dtypes",
-                  "state_dtypes", "layers")  # fmt: skip
+
+_PRESET_FIELDS = ("description", "batches", "windows", "drafts", "methods", "accepted", "trees", "flush_phase",
+                  "input_dtypes", "state_dtypes", "layers")  # fmt: skip
 
 
 def list_presets() -> list[str]:
@@ -108,7 +121,8 @@ def load_preset(name_or_path: str) -> dict[str, str]:
         items = value if isinstance(value, list) else [value]
         if not items or any(isinstance(item, bool) or not isinstance(item, (int, float, str)) for item in items):
             raise InputError("must be a number, a text or a list of them", file=path, field=name, value=value)
-        texts[name] = ",".join(str(item) for item in items)
+        # Trees and rates contain commas.
+        texts[name] = (";" if name in ("accepted", "trees") and len(items) > 1 else ",").join(map(str, items))
     for name in ("batches", "windows"):
         if name not in texts:
             raise InputError("is missing", file=path, field=name)
@@ -116,6 +130,27 @@ def load_preset(name_or_path: str) -> dict[str, str]:
         if name in texts:
             parse_ints(texts[name], field=name, minimum=minimum, file=path)
     return texts
+
+
+def parse_trees(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the draft trees of ``--tree``, each once: one a text, or several with ``;`` between them.
+
+    Raises:
+        InputError: see :meth:`perfkit.tree.Tree.parse`.
+    """
+    return tuple(dict.fromkeys(str(Tree.parse(part)) for text in texts for part in text.split(";")))
+
+
+def _drafts(text: str, trees: tuple[str, ...], given: bool) -> tuple[int, ...]:
+    """Return the draft lengths; with trees their nodes, which a ``--draft`` beside them must agree with."""
+    drafts = parse_ints(text, field="--draft")
+    if not trees:
+        return drafts
+    nodes = tuple(dict.fromkeys(len(Tree.parse(tree)) for tree in trees))
+    if given and set(drafts) != set(nodes):
+        raise InputError("a tree has as many positions as nodes, the root included; leave this out beside --tree",
+                         field="--draft", value=text, allowed=",".join(map(str, nodes)))  # fmt: skip
+    return nodes
 
 
 def _dtypes(text: str, field: str) -> tuple[str, ...]:
@@ -131,6 +166,7 @@ def parse_spec(
     draft: str | None = None,
     method: str | None = None,
     accepted: str | None = None,
+    tree: Sequence[str] = (),
     flush_phase: str | None = None,
     input_dtype: str | None = None,
     state_dtype: str | None = None,
@@ -153,12 +189,17 @@ def parse_spec(
     if n_layers < 1:
         raise InputError("must be at least 1", field="--layers", value=n_layers)
     methods = tuple(dict.fromkeys(part.strip() for part in (method or base.get("methods", "all")).split(",")))
+    trees = parse_trees(tree or ([base["trees"]] if "trees" in base and draft is None else ()))
+    drafts = _drafts(draft or base.get("drafts", "1"), trees, draft is not None)
+    if accepted is None and drafts != (1,):  # a preset's is about verify steps
+        accepted = base.get("accepted")
     return SweepSpec(
         batches=parse_ints(batch or base["batches"], field="--batch"),
         windows=parse_ints(window or base["windows"], field="--window"),
-        drafts=parse_ints(draft or base.get("drafts", "1"), field="--draft"),
+        drafts=drafts,
         methods=methods,
-        accepted=accepted or base.get("accepted"),
+        accepted=acceptance_list(accepted) if accepted is not None else None,
+        trees=trees,
         flush_phase=phase,
         input_dtypes=_dtypes(input_dtype or base.get("input_dtypes", "bfloat16"), "--input-dtype"),
         state_dtypes=_dtypes(state_dtype or base.get("state_dtypes", model_state_dtype), "--state-dtype"),

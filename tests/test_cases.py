@@ -104,7 +104,7 @@ def test_state_dtype_is_the_models_unless_said():
         ({"state_dtype": "fp32,fp8"}, "--state-dtype: 'fp8': unknown dtype (allowed: float32, float16, bfloat16)"),
         ({"state_dtype": "float64"}, "--state-dtype: 'float64': unknown dtype (allowed: float32, float16, bfloat16)"),
         ({"input_dtype": "fp64"}, "--input-dtype: 'fp64': unknown dtype (allowed: float32, float16, bfloat16)"),
-        ({"preset": "enormous"}, "--preset: 'enormous': no such preset (allowed: default, quick, FILE.yaml)"),
+        ({"preset": "enormous"}, "--preset: 'enormous': no such preset (allowed: default, quick, verify, FILE.yaml)"),
     ],
 )
 def test_bad_flags(flags, line):
@@ -136,7 +136,7 @@ def test_points_that_cannot_run_are_kept_with_their_reason():
 class Verify:
     """Stands in for a method of verify, which has a window."""
 
-    key, family, phase, windowed = "replay", "mamba2", "verify", True
+    key, family, phase, windowed, trees = "replay", "mamba2", "verify", True, False
 
     def supports(self, case):
         return None
@@ -144,9 +144,10 @@ class Verify:
 
 def test_a_draft_longer_than_the_window_is_skipped(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cases.registry, "methods", lambda family=None, phase=None: [Verify()])
-    (group,) = cases.build_groups(SUPER, spec(batch="4", window="2,8", draft="4"))
-    assert [case.window for case in group.cases] == [8]
-    assert group.cases[0].acceptance == "T"
+    groups = cases.build_groups(SUPER, spec(batch="4", window="2,8", draft="4"))
+    assert [[(case.acceptance, case.window) for case in group.cases] for group in groups] == [
+        [("1", 8)], [("3", 8)], [("T", 8)]]  # fmt: skip
+    group = groups[-1]
     ((case, reason),) = group.skipped
     assert (case.window, reason) == (2, "draft length T = 4 does not fit in the window L = 2")
     with pytest.raises(InputError, match=r"^--draft: '4': draft length T does not fit in any window of --window 2: "):
@@ -171,7 +172,7 @@ class Snapshot(Verify):
 
 def test_a_method_without_a_window_takes_any_draft(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cases.registry, "methods", lambda family=None, phase=None: [Snapshot(), Verify()])
-    (group,) = cases.build_groups(SUPER, spec(batch="4", window="8", draft="16", method="snapshot"))
+    (group,) = cases.build_groups(SUPER, spec(batch="4", window="8", draft="16", method="snapshot", accepted="T"))
     assert [case.method for case in group.cases] == ["snapshot"]
     with pytest.raises(InputError, match="--window 8"):
         cases.build_groups(SUPER, spec(batch="4", window="8", draft="16", method="snapshot,replay"))
@@ -245,3 +246,154 @@ def test_all_layers_that_take_turns_count():
     assert cases.memory_reason(groups[0].cases[0], load_gpu("h200")) is None
     groups = cases.build_groups(SUPER, spec(batch="8192", window="16", method="conventional", layers=8))
     assert str(cases.memory_reason(groups[0].cases[0], load_gpu("h200"))).startswith("needs 2")
+
+
+class Trees(Snapshot):
+    """A method of verify that takes draft trees."""
+
+    trees = True
+
+
+class Replay(Verify):
+    """One that does, and has a window."""
+
+    trees = True
+
+
+class Chains(Snapshot):
+    """One that does not."""
+
+    key = "fused_recovery"
+
+
+@pytest.fixture
+def verify(monkeypatch: pytest.MonkeyPatch):
+    """Stand-ins for the methods of verify beside the decode methods that there are."""
+    stubs = [Trees(), Chains(), Replay()]
+    decode = cases.registry.methods("mamba2", "decode")
+    every = {"decode": decode, "verify": stubs, None: [*decode, *stubs]}
+    monkeypatch.setattr(cases.registry, "methods", lambda family=None, phase=None: every[phase])
+
+
+def labels(groups: list[cases.Group]) -> list[list[str]]:
+    return [[cases.label(case) for case in group.cases] for group in groups]
+
+
+def test_a_verify_sweep_has_a_group_for_each_acceptance_and_one_decode_step(verify):
+    groups = cases.build_groups(SUPER, spec(batch="4", window="8", draft="2,4"))
+    assert labels(groups) == [
+        ["B4 conventional"],
+        ["B4 T2 a1 snapshot", "B4 T2 a1 fused_recovery", "B4 T2 a1 L8 replay"],
+        ["B4 T2 aT snapshot", "B4 T2 aT fused_recovery", "B4 T2 aT L8 replay"],
+        ["B4 T4 a1 snapshot", "B4 T4 a1 fused_recovery", "B4 T4 a1 L8 replay"],
+        ["B4 T4 a3 snapshot", "B4 T4 a3 fused_recovery", "B4 T4 a3 L8 replay"],
+        ["B4 T4 aT snapshot", "B4 T4 aT fused_recovery", "B4 T4 aT L8 replay"],
+    ]  # fmt: skip
+    assert [group.label for group in groups[:3]] == ["B4 float32 state", "B4 T2 a1 float32 state",
+                                                     "B4 T2 aT float32 state"]  # fmt: skip
+    assert len({group.group_id for group in groups}) == 6
+
+
+def test_the_decode_step_is_the_recorded_one_whatever_the_sweep(verify):
+    plain = cases.build_groups(SUPER, spec(batch="4", window="8"))[0].cases[0]
+    for flags in ({"flush_phase": "staggered"}, {"self_check": True}, {"method": "replay"}, {"accepted": "mean:2.5"}):
+        unit = cases.build_groups(SUPER, spec(batch="4", window="8", draft="4", **flags))[0]
+        assert [case.id for case in unit.cases] == [plain.id]
+    groups = cases.build_groups(SUPER, spec(batch="4,8", window="8", draft="4", accepted="T", state_dtype="fp32,bf16"))
+    assert [(len(group.cases), group.cases[0].method) for group in groups] == [(1, "conventional")] * 4 + [
+        (3, "snapshot")] * 4  # fmt: skip
+
+
+def test_with_decode_in_the_sweep_no_step_is_added(verify):
+    groups = cases.build_groups(SUPER, spec(batch="4", window="8", draft="1,4", accepted="T"))
+    assert labels(groups) == [["B4 conventional", "B4 L8 replay"],
+                              ["B4 T4 aT snapshot", "B4 T4 aT fused_recovery", "B4 T4 aT L8 replay"]]  # fmt: skip
+    groups = cases.build_groups(SUPER, spec(batch="4", window="8", draft="1,4", accepted="T", method="fused_recovery"))
+    assert labels(groups) == [["B4 conventional"], ["B4 T4 aT snapshot", "B4 T4 aT fused_recovery"]]
+    with pytest.raises(InputError, match="'magic': unknown mamba2 decode or verify method"):
+        cases.build_groups(SUPER, spec(batch="4", draft="1,4", method="magic"))
+
+
+@pytest.mark.parametrize(
+    ("accepted", "found"),
+    [
+        ("T", ["aT"]),
+        ("4,T,T-1", ["aT", "a3"]),
+        ("mean:3.5,2.0", ["a3.5", "a2"]),
+        ("p:.88,.62,.40", ["a2.9p"]),
+        ("p:.88,.62,.40;p:.9;1", ["a2.9p", "a1"]),
+    ],
+)
+def test_acceptances_of_a_sweep(verify, accepted, found):
+    drafts = "2,4" if "p:.9;" in accepted else "4"
+    groups = cases.build_groups(SUPER, spec(batch="4", window="8", draft=drafts, accepted=accepted))
+    assert [group.label.split()[2] for group in groups if " T4 " in group.label] == found
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ({"accepted": "9"}, "accepted: 9: out of range (allowed: 1..4)"),
+        ({"accepted": "1,T-2"}, "accepted: 'T-2': not an acceptance"),
+        ({"accepted": "p:.9;T"}, "accepted: 'p:.9': 1 rates, but T = 4 has 3 drafts"),
+        ({"accepted": "p:.9,.8;T", "draft": "2,4"}, "accepted: 'p:.9,.8': 2 rates, but T = 4 has 3 drafts"),
+        ({"draft": "1", "accepted": "T-1"}, "--accepted: 'T-1': a decode step commits its one token"),
+        ({"tree": ["0,0,5"]}, "--tree: '5': the parent of node 3 must come before it (allowed: 0..2)"),
+        ({"tree": ["0,x"]}, "--tree: '0,x': not a list of parents"),
+        ({"tree": ["0,0,1"], "draft": "8"}, "--draft: '8': a tree has as many positions as nodes"),
+        ({"tree": ["0,0,1", "0,0"], "draft": "4"}, "--draft: '4': a tree has as many positions as nodes"),
+        ({"tree": ["0,1,2,3"], "draft": None, "window": "4"}, "--tree: '0,1,2,3': longest path does not fit in any"),
+    ],
+)  # fmt: skip
+def test_bad_acceptances_and_trees(verify, flags, line):
+    flags = {"batch": "4", "window": "8", "draft": None if "tree" in flags else "4"} | flags
+    with pytest.raises(InputError) as error:
+        cases.build_groups(SUPER, spec(**flags))
+    assert str(error.value).startswith(line), str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_trees(verify):
+    groups = cases.build_groups(SUPER, spec(batch="4", window="3,8", tree=["0,0,1,1,2,2,3;0, 0,0", "0,0,0"]))
+    assert labels(groups) == [
+        ["B4 conventional"],
+        ["B4 tree8 a1 snapshot", "B4 tree8 a1 L8 replay"],
+        ["B4 tree8 a3 snapshot", "B4 tree8 a3 L8 replay"],
+        ["B4 tree8 aT snapshot", "B4 tree8 aT L8 replay"],  # the longest path has four nodes: 0, 1, 3, 7
+        ["B4 tree4 a1 snapshot", "B4 tree4 a1 L3 replay", "B4 tree4 a1 L8 replay"],  # T - 1 is 1
+        ["B4 tree4 aT snapshot", "B4 tree4 aT L3 replay", "B4 tree4 aT L8 replay"],
+    ]  # fmt: skip
+    case = groups[3].cases[0]
+    assert (case.draft_len, case.tree, case.depth, case.acceptance) == (8, "0,0,1,1,2,2,3", 4, "T")
+    reasons = {cases.label(case): reason for case, reason in groups[3].skipped}
+    assert reasons == {
+        "B4 tree8 aT fused_recovery": "takes no draft tree",
+        "B4 tree8 aT L3 replay": "longest path of the tree = 4 does not fit in the window L = 3",
+    }
+    same = cases.build_groups(SUPER, spec(batch="4", window="8", tree=["0,0,0"], draft="4", accepted="T"))
+    assert labels(same)[1:] == [["B4 tree4 aT snapshot", "B4 tree4 aT L8 replay"]]
+
+
+def test_only_its_unit_can_run_is_no_sweep(verify, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Verify, "supports", lambda self, case: "no")
+    with pytest.raises(InputError, match=r"^no point of this sweep can run: B4 T4 a1 snapshot: no"):
+        cases.build_groups(SUPER, spec(batch="4", window="8", draft="4"))
+
+
+def test_the_verify_preset(verify):
+    groups = cases.build_groups(SUPER, spec(preset="verify"))
+    assert [group.label for group in groups] == [f"B256 {point}float32 state" for point in (
+        "", "T2 a1 ", "T2 aT ", "T4 a1 ", "T4 a3 ", "T4 aT ", "T6 a1 ", "T6 a5 ", "T6 aT ", "T8 a1 ", "T8 a7 ",
+        "T8 aT ")]  # fmt: skip
+    assert {case.window for group in groups for case in group.cases} == {None, 16}
+    assert cases.build_groups(SUPER, spec(preset="verify", draft="1"))[0].cases[0].acceptance == "1"
+
+
+def test_a_preset_with_trees(tmp_path: Path, verify):
+    file = tmp_path / "mine.yaml"
+    file.write_text("batches: 4\nwindows: 8\ntrees: ['0,0,1', '0,0']\naccepted: ['p:.9,.8', T]\n")
+    groups = cases.build_groups(SUPER, spec(preset=str(file)))
+    assert [group.label.split(" float")[0] for group in groups] == [
+        "B4", "B4 tree4 a2.7p", "B4 tree4 aT", "B4 tree3 aT"]  # fmt: skip
+    chains = spec(preset=str(file), draft="3")
+    assert (chains.trees, chains.drafts) == ((), (3,))

@@ -134,11 +134,6 @@ def test_a_plugin_is_timed_in_the_same_group(fake, tmp_path: Path):
     assert frame["speedup"].notna().all()
 
 
-def test_staggered_batches_are_predicted_but_not_timed(fake, capsys):
-    assert sweep(*SMALL, "--flush-phase", "staggered") == 2
-    assert "--flush-phase: 'staggered': cannot be timed yet" in capsys.readouterr()[1]
-
-
 def test_dry_run_makes_nothing(fake, tmp_path: Path, capsys):
     assert sweep(*SMALL, "--out", str(tmp_path / "run"), "--dry-run") == 0
     out, _ = capsys.readouterr()
@@ -324,7 +319,12 @@ def _bad_file(tmp_path: Path, name: str, text: str) -> str:
         ),
         (("--model", "nemotron-super", "--method", "magic"), ("--method", "'magic'", "allowed: conventional")),
         (("--model", "nemotron-super", "--state-dtype", "fp33"), ("--state-dtype", "'fp33'")),
-        (("--model", "nemotron-super", "--tree", "2,2"), ("--tree", "not there yet")),
+        (("--model", "nemotron-super", "--tree", "2,2"), ("--tree", "'2'", "must come before it")),
+        (
+            ("--model", "nemotron-super", "--tree", "0,0,1", "--draft", "8"),
+            ("--draft", "'8'", "as many positions as nodes"),
+        ),
+        (("--model", "nemotron-super", "--draft", "4", "--accepted", "1,9"), ("accepted", "9", "1..4")),
         (("--model", "nemotron-super", "--read-dtype", "bf16"), ("--read-dtype", "not there yet")),
         (("--model", "nemotron-super", "--timeout", "0"), ("--timeout", "above 0")),
         (("--model", "nemotron-super", "--max-time", "-1"), ("--max-time", "above 0")),

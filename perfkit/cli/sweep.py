@@ -10,6 +10,11 @@ import typer
 from perfkit.cli.common import JsonOption, ModelOption, check_seed
 
 _DRAFT_HELP = "T, positions per step; 1 is decode, --draft 4 an engine's 3 speculative tokens."
+_ACCEPTED_HELP = (
+    "Tokens that a verify step commits, a group for each: n, T, T-1, mean:X or a decimal, p:.88,.62,.40 (rates by "
+    "position, as engines log them). A list with p: in it has ; between its items. Default: 1,T-1,T."
+)
+_TREE_HELP = "Draft tree, the parent of each draft: 0,0,1,1,2,2,3. May be repeated, or has ; between trees."
 
 
 def sweep(
@@ -18,7 +23,7 @@ def sweep(
         str, typer.Option("--gpu", metavar="auto|KEY", help="This machine's GPU, or one to predict for.")
     ] = "auto",
     preset: Annotated[
-        str | None, typer.Option("--preset", metavar="NAME|FILE", help="default, quick, or a YAML file.")
+        str | None, typer.Option("--preset", metavar="NAME|FILE", help="default, quick, verify, or a YAML file.")
     ] = None,
     method: Annotated[
         str | None, typer.Option("--method", metavar="KEY,…|all|FILE.py:METHOD", help="The control is always there.")
@@ -26,13 +31,11 @@ def sweep(
     batch: Annotated[str | None, typer.Option("--batch", metavar="LIST", help="1,8,64 or 1..512:x2.")] = None,
     window: Annotated[str | None, typer.Option("--window", metavar="LIST", help="L, in committed tokens.")] = None,
     draft: Annotated[str | None, typer.Option("--draft", metavar="LIST", help=_DRAFT_HELP)] = None,
-    accepted: Annotated[
-        str | None, typer.Option("--accepted", metavar="A", help="n, T, mean:X, a decimal, or p:.88,.62,.40.")
-    ] = None,
+    accepted: Annotated[str | None, typer.Option("--accepted", metavar="LIST", help=_ACCEPTED_HELP)] = None,
     flush_phase: Annotated[
         str | None, typer.Option("--flush-phase", metavar="aligned|staggered", help="Rows flush together, or spread.")
     ] = None,
-    tree: Annotated[str | None, typer.Option("--tree", metavar="TREE", help="Draft tree.")] = None,
+    tree: Annotated[list[str] | None, typer.Option("--tree", metavar="PARENTS", help=_TREE_HELP)] = None,
     input_dtype: Annotated[str | None, typer.Option("--input-dtype", metavar="LIST", help="bf16, fp16, fp32.")] = None,
     state_dtype: Annotated[
         str | None, typer.Option("--state-dtype", metavar="LIST", help="fp32, fp16, bf16; default: the model's.")
@@ -67,10 +70,16 @@ def sweep(
 
     Writes a run folder: manifest.json, cases.jsonl, samples/, results.parquet, results.csv, report.html.
 
+    Verify steps (--draft above 1, --tree) are compared with tuned snapshots. A sweep of verify steps without draft 1
+    also times one conventional decode step for each batch and dtype, so that the column conventional_steps is filled.
+
     Examples:
         perfkit sweep --model nemotron-super
         perfkit sweep --model nemotron-super --batch 64,256 --window 8..32:+8
         perfkit sweep --model path/to/config.json --gpu b200 --json
+        perfkit sweep --model nemotron-super --preset verify
+        perfkit sweep --model nemotron-super --draft 4,8 --accepted 1,T-1,T,mean:3.5 --window 16,32
+        perfkit sweep --model nemotron-super --tree 0,0,1,1,2,2,3 --method snapshot,stree,replay
         perfkit sweep --model nemotron-super --method my_kernel.py:METHOD --self-check
         perfkit sweep --resume runs/20260102T030405Z-nemotron-super-h200
     """
@@ -84,16 +93,14 @@ def sweep(
         given = {
             "--model": model, "--gpu": None if gpu == "auto" else gpu, "--preset": preset, "--method": method,
             "--batch": batch, "--window": window, "--draft": draft, "--accepted": accepted,
-            "--flush-phase": flush_phase, "--tree": tree, "--input-dtype": input_dtype, "--state-dtype": state_dtype,
-            "--read-dtype": read_dtype, "--layers": layers, "--out": out, "--self-check": self_check or None,
-            "--seed": seed, "--timeout": timeout, "--dry-run": dry_run or None,
+            "--flush-phase": flush_phase, "--tree": tree or None, "--input-dtype": input_dtype,
+            "--state-dtype": state_dtype, "--read-dtype": read_dtype, "--layers": layers, "--out": out,
+            "--self-check": self_check or None, "--seed": seed, "--timeout": timeout, "--dry-run": dry_run or None,
         }  # fmt: skip
         for flag, value in given.items():
             if value is not None:
                 raise InputError("--resume takes everything from the run; leave this out", field=flag)
         return sweep_run.resume(resume, max_time=max_time, as_json=json)
-    if tree is not None:
-        raise InputError("draft trees are not there yet", field="--tree", value=tree)
     if read_dtype is not None:
         raise InputError("two-precision checkpoints are not there yet", field="--read-dtype", value=read_dtype)
     plan, notes = sweep_run.make_sweep(
@@ -103,8 +110,8 @@ def sweep(
         seed=check_seed(seed or 0),
         flags={
             "preset": preset or "default", "method": method, "batch": batch, "window": window, "draft": draft,
-            "accepted": accepted, "flush_phase": flush_phase, "input_dtype": input_dtype, "state_dtype": state_dtype,
-            "layers": layers, "self_check": self_check,
+            "accepted": accepted, "tree": tree or (), "flush_phase": flush_phase, "input_dtype": input_dtype,
+            "state_dtype": state_dtype, "layers": layers, "self_check": self_check,
         },
     )  # fmt: skip
     if dry_run:
