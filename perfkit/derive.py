@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 
 from perfkit import registry
 from perfkit.cases import CONTROL
-from perfkit.method import Case, Method, Point, Step
+from perfkit.method import Case, Method, Point, Step, constant_acceptance
 from perfkit.roofline import (
     Chain,
     Prediction,
     Roofs,
     acceptance_pmf,
+    committed_chain,
+    decode_chain,
     efficiency_for,
     expected,
     phase_chain,
@@ -61,16 +63,22 @@ class Model:
     memory: int | None = None
 
 
-def case_chain(case: Case, method: Method) -> Chain:
-    """Return the cursor's chain of a case; methods without a window have steps that are all alike."""
-    window = case.window if method.windowed and case.window else case.draft_len
-    return phase_chain(window, case.draft_len, acceptance_pmf(case.acceptance, case.draft_len))
+def case_chain(case: Case, method: Method, windows: Any = None) -> Chain:
+    """Return the cursor's chain of a case, at ``windows`` in place of its own where they are given.
+
+    Without a window decode steps are all alike, and verify steps differ by what the step before committed. A tree
+    flushes where h and its longest path do not fit.
+    """
+    pmf = acceptance_pmf(case.acceptance, case.depth)
+    windows = case.window if windows is None else windows
+    if not method.windowed or windows is None:
+        return decode_chain(1) if case.phase == "decode" else committed_chain(pmf)
+    return phase_chain(windows, case.depth, pmf)
 
 
 def in_step(case: Case) -> bool:
     """Say whether all rows flush in the same step: they start together and commit the same number every time."""
-    pmf = acceptance_pmf(case.acceptance, case.draft_len)
-    return case.flush_phase == "aligned" and bool(np.max(pmf) > 1 - 1e-12)
+    return case.flush_phase == "aligned" and constant_acceptance(case) is not None
 
 
 def _steps(case: Case, method: Method) -> tuple[Step, Chain]:
@@ -139,10 +147,9 @@ def _control_method(case: Case) -> Method | None:
 def window_cost(case: Case, gpu: Gpu, roofs: Roofs) -> Any:
     """Return a function of windows: the predicted time of a case per committed token, in µs, at each window."""
     method = registry.get_method(case.shape.family, case.method, case.phase)
-    pmf = acceptance_pmf(case.acceptance, case.draft_len)
 
     def cost(windows: NDArray[np.int64]) -> NDArray[np.float64]:
-        chain = phase_chain(windows, case.draft_len, pmf)
+        chain = case_chain(case, method, windows)
         point = replace(Point.of(case), window=chain.window)
         step = method.step(case.shape, point, chain.h, chain.flush)
         if in_step(case):
