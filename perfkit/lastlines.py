@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from perfkit.cases import draft_words
+from perfkit.derive import is_bound
 from perfkit.progress import count
 
 if TYPE_CHECKING:
@@ -24,9 +26,9 @@ def us(value: float | None) -> str:
 
 
 def case_text(row: Mapping[str, Any]) -> str:
-    """Return which case a row is: ``B256 L16 replay``, with what differs from a plain FP32 decode."""
+    """Return which case a row is: ``B256 L16 replay``, ``B256 T4 a1 L16 replay``, and the state's dtype if not FP32."""
     method = str(row["method"]).rsplit("/", 1)[-1]
-    parts = [f"B{row['batch']}", f"T{row['draft_len']}" if row["draft_len"] > 1 else "",
+    parts = [f"B{row['batch']}", *draft_words(row["draft_len"], row["acceptance"], row["tree"]),
              f"L{row['window']}" if row.get("window") is not None else "", method,
              "" if row["state_dtype"] == "float32" else row["state_dtype"]]  # fmt: skip
     return " ".join(part for part in parts if part)
@@ -48,7 +50,35 @@ def result_line(row: Mapping[str, Any], width: int = CASE_WIDTH) -> str:
         parts.append(f" {row['roof_fraction']:.0%} roof{flag}")
     if row.get("limit"):
         parts.append(f" {row['limit']}")
+    if is_bound(row):
+        parts.append(" a bound")
+    if row["phase"] == "verify" and row.get("conventional_steps"):
+        parts.append(f" {row['conventional_steps']:.2f} conventional steps")
     return " ".join(parts)
+
+
+def table_lines(table: Mapping[str, Any]) -> list[str]:
+    """Return the table of a verify sweep: a line for each method and each way to find the best window."""
+    mark = "~" if table["source"] == "predicted" else ""
+    body = [
+        [key.rsplit("/", 1)[-1] + (" (bound)" if table["bounds"][key] else ""),
+         *(f"{mark}{us(time)}" if time else "-" for time in times)]
+        for key, times in table["times"].items()
+    ]  # fmt: skip
+    names = {"run": f"best L {table['source']}", "model": "best L exact model", "eq16": "best L Eq. 16"}
+    for way, name in names.items():
+        values = table["windows"][way]
+        if any(value is not None for value in values):
+            body.append([name, *("-" if value is None else f"{value:.3g}" for value in values)])
+    head = [f"{table['source']} us, B={table['batch']}", *table["points"]]
+    first, *widths = (max(len(line[column]) for line in [head, *body]) for column in range(len(head)))
+    lines = []
+    for name, *cells in [head, *body]:
+        padded = [f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)]
+        lines.append("  ".join([f"{name:<{first}}", *padded]))
+    if table["more"]:
+        lines[0] += f"  … {table['more']} more"
+    return lines
 
 
 def counts_line(summary: Mapping[str, Any]) -> str:
@@ -98,19 +128,24 @@ def _break_even_text(found: Mapping[str, Any]) -> str:
 
 def _break_evens(found: Mapping[str, Any] | None, recorded: Mapping[str, Any] | None) -> str:
     """Return the break-even batch, of each kind of rows that there is; only a measured one goes without its kind."""
-    kinds = [f"recorded {_break_even_text(recorded)}"] if recorded else []
+
+    def text(one: Mapping[str, Any], kind: str) -> str:
+        return f"{kind}{_break_even_text(one)}" + (f" at {one['point']}" if one["point"] else "")
+
+    kinds = [text(recorded, "recorded ")] if recorded else []
     if found:
-        kind = "" if found["source"] == "measured" else f"{found['source']} "
-        kinds.append(f"{kind}{_break_even_text(found)}")
+        kinds.append(text(found, "" if found["source"] == "measured" else f"{found['source']} "))
     return "; ".join(kinds)
 
 
 def _control_text(control: Mapping[str, Any], recorded: Mapping[str, Any] | None, source: str, tuned: bool) -> str:
     mark = "~" if source == "predicted" else ""
-    text = f"{'tuned ' if tuned else ''}{control['method']} {mark}{us(control['time_us'])} us at B={control['batch']}"
+    text = f"{'tuned ' if tuned else ''}{control['method']} {mark}{us(control['time_us'])} us at {control['point']}"
     if control.get("time_default_us"):
         text += f"; default configuration {us(control['time_default_us'])} us"
-    if recorded and recorded["batch"] == control["batch"]:
+    if control["unit_us"]:
+        text += f"; one conventional step {mark}{us(control['unit_us'])} us"
+    if recorded and (recorded["method"], recorded["point"]) == (control["method"], control["point"]):
         text += f"; recorded {us(recorded['time_us'])} us"
     return text
 
@@ -152,7 +187,8 @@ def device_text(gpu: Mapping[str, Any], l2_states: Sequence[str]) -> str:
 
 def lines(summary: Mapping[str, Any], gpu: Mapping[str, Any], roofs: Roofs | None, *, tuned: bool = False) -> list[str]:
     """Return the last lines of a sweep, without the one that says what to do next; ``tuned`` says if it searched."""
-    best = summary["best"]
+    known = {row["group_id"] for row in summary["recorded_best"] if row["phase"] == "verify"}
+    best = [row for row in summary["best"] if row["group_id"] not in known]
     chosen = best if len(best) <= MAX_LINES else sorted(best, key=lambda row: row["batch"])[-MAX_LINES:]
     recorded = summary["recorded_best"][-MAX_LINES:]
     width = max([CASE_WIDTH, *(len(case_text(row)) for row in [*chosen, *recorded])])
@@ -161,6 +197,8 @@ def lines(summary: Mapping[str, Any], gpu: Mapping[str, Any], roofs: Roofs | Non
         out.append(f"… {count(len(best) - len(chosen), 'more group')} in results.csv")
     if recorded:
         out += ["recorded:", *(result_line(row, width) for row in recorded)]
+    if summary["verify"]:
+        out += table_lines(summary["verify"])
     out.append(counts_line(summary))
 
     def say(name: str, text: str | None) -> None:
@@ -181,7 +219,7 @@ def lines(summary: Mapping[str, Any], gpu: Mapping[str, Any], roofs: Roofs | Non
         say("control", _control_text(summary["control"], summary["recorded_control"], str(summary["source"]), tuned))
     for failed in summary["failed_controls"]:
         say("control", _failed_control_text(failed))
-    if summary["best_window"]:
+    if summary["best_window"] and not (summary["verify"] and summary["best_window"]["phase"] == "verify"):
         say("best L", _window_line(summary["best_window"], summary["recorded_window"]))
     if summary["model"]:
         found = summary["model"]

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perfkit.derive import WINDOWS, Row, alias, is_control, window_cost
+from perfkit.cases import draft_words
+from perfkit.derive import Row, alias, is_bound, is_control
 from perfkit.method import Case
+from perfkit.verify_table import REFERENCE_BATCH, model_window, verify_table
 
 if TYPE_CHECKING:
     from perfkit.profiles import Gpu
     from perfkit.roofline import Roofs
-
-#: The batch that windows and controls are quoted at, if the sweep has it; else its largest.
-REFERENCE_BATCH = 256
 
 
 def summarize(rows: Sequence[Row], cases: Mapping[str, Case], gpu: Gpu | None, roofs: Roofs | None) -> dict[str, Any]:
@@ -54,6 +53,7 @@ def summarize(rows: Sequence[Row], cases: Mapping[str, Case], gpu: Gpu | None, r
         "recorded_break_even": break_even(recorded),
         "recorded_window": recorded_window(recorded),
         "fits": fits_used(own, cases, roofs),
+        "verify": verify_table(recorded, cases, gpu, roofs) or verify_table(own, cases, gpu, roofs),
     }
 
 
@@ -117,11 +117,18 @@ def aa_floor(rows: Sequence[Row]) -> float | None:
 
 
 def best_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return of each group the row that is fastest per committed token, the control left out if there is another."""
+    """Return of each group the row that is fastest per committed token, the control left out if there is another.
+
+    Times are not compared with bounds: where a group has both, the fastest is among the times. The conventional decode
+    step of a verify sweep stands alone in its group and is left out.
+    """
     found = []
+    verify = any(row["phase"] == "verify" for row in rows)
     for group in _groups(_timed(rows)).values():
         others = [row for row in group if not is_control(row) and not alias(row)]
-        found.append(min(others or group, key=lambda row: row["time_us"] / row["accepted"]))
+        times = [row for row in others if not is_bound(row)]
+        if others or group[0]["phase"] == "verify" or not verify:
+            found.append(min(times or others or group, key=lambda row: row["time_us"] / row["accepted"]))
     return found
 
 
@@ -133,10 +140,23 @@ def _reference(rows: Sequence[Row]) -> list[Row]:
     return max(groups, key=lambda group: (len(group) > 1, group[0]["batch"] == REFERENCE_BATCH, group[0]["batch"]))
 
 
+def point_text(row: Mapping[str, Any]) -> str:
+    """Return at which point a group is: ``B=256``, of verify steps ``B=256 T4 a1``."""
+    return " ".join([f"B={row['batch']}", *_words(row)])
+
+
+def _words(row: Mapping[str, Any]) -> list[str]:
+    return draft_words(row["draft_len"], row["acceptance"], row["tree"])
+
+
 def _control(rows: Sequence[Row]) -> dict[str, Any] | None:
+    """Return the control's times at the reference group; of verify steps also the time of a conventional step."""
     for row in _reference(rows):
         if is_control(row):
-            return {name: row.get(name) for name in ("method", "batch", "time_us", "time_default_us", "launch_config")}
+            names = ("method", "batch", "time_us", "time_default_us", "launch_config")
+            found: dict[str, Any] = {name: row.get(name) for name in names}
+            steps = row.get("conventional_steps") if row["phase"] == "verify" else None
+            return found | {"point": point_text(row), "unit_us": row["time_us"] / steps if steps else None}
     return None
 
 
@@ -160,9 +180,6 @@ def best_window(
 
     ``cost`` is what Eq. 16's window, rounded, costs more than the exact model's best, by the model.
     """
-    from perfkit import roofline
-    from perfkit.shape import DTYPE_BYTES
-
     windowed = [row for row in _reference(rows) if row.get("window") is not None]
     if not windowed:
         return None
@@ -170,25 +187,9 @@ def best_window(
     tried = sorted({row["window"] for row in windowed if row["method"] == best["method"]})
     result: dict[str, Any] = {"batch": best["batch"], "method": best["method"], "tried": tried,
                               "window": best["window"] if len(tried) > 1 else None, "source": best["source"],
-                              "model": None, "eq16": None, "cost": None}  # fmt: skip
+                              "phase": best["phase"], "model": None, "eq16": None, "cost": None}  # fmt: skip
     case = cases.get(best["case_id"])
-    if case is None or case.shape.family == "kda":
-        return result
-    record = roofline.record_bytes(case.shape, DTYPE_BYTES[case.input_dtype])
-    star = float(roofline.l_star(case.shape, case.draft_len, best["accepted"], record, DTYPE_BYTES[case.state_dtype]))
-    result["eq16"] = star or None  # 0: Eq. 16 has no optimum
-    if gpu is None or roofs is None:
-        return result
-    candidates = np.array([window for window in WINDOWS if window >= case.draft_len])
-    try:
-        cost = window_cost(case, gpu, roofs)
-        result["model"] = roofline.best_window(cost, candidates)
-        if star:
-            rounded = min(max(round(star), case.draft_len, 1), WINDOWS[-1])
-            result["cost"] = roofline.off_cost(cost, rounded, candidates)
-    except Exception:  # a plug-in's byte model that does not take arrays
-        return result
-    return result
+    return result | model_window(case, gpu, roofs) if case is not None else result
 
 
 def recorded_window(rows: Sequence[Row]) -> dict[str, Any] | None:
@@ -222,7 +223,9 @@ def break_even(rows: Sequence[Row]) -> dict[str, Any] | None:
     series: dict[tuple[Any, ...], list[Row]] = {}
     for row in best_rows(rows):
         if row.get("speedup") and not is_control(row):
-            key = tuple(row[name] for name in ("draft_len", "acceptance", "input_dtype", "state_dtype", "n_layers"))
+            key = tuple(
+                row[name] for name in ("draft_len", "acceptance", "tree", "input_dtype", "state_dtype", "n_layers")
+            )
             series.setdefault(key, []).append(row)
     points = max(series.values(), key=len, default=[])
     if len({row["batch"] for row in points}) < 2 or len({row["batch"] for row in points}) != len(points):
@@ -232,7 +235,8 @@ def break_even(rows: Sequence[Row]) -> dict[str, Any] | None:
     found = stats.break_even([row["batch"] for row in points], [row["speedup"] for row in points],
                              [low for low, _ in bounds], [high for _, high in bounds])  # fmt: skip
     return {"batch": found.batch, "lo": found.lo, "hi": found.hi, "at_most": found.at_most,
-            "source": points[0]["source"], "smallest": min(row["batch"] for row in points),
+            "source": points[0]["source"], "point": " ".join(_words(points[0])),
+            "smallest": min(row["batch"] for row in points),
             "largest": max(row["batch"] for row in points)}  # fmt: skip
 
 
