@@ -117,8 +117,8 @@ def replay_launch(case: Case, tensors: Mapping[str, Any], step: int, rows: int, 
 def replay_bytes(shape: Shape, point: Point, accepted: Number) -> tuple[Number, Number]:
     """Return the bytes (read, written) per row by a masked replay of ``accepted`` tokens.
 
-    The state once each way; x, k and dt of the accepted tokens; slot id and acceptance. ``a`` is read once a step for
-    all rows and is in :func:`perfkit.kernels.mamba2.layout.verify_bytes` already.
+    The state once each way; x, k and dt of the accepted tokens; slot id and acceptance. The launch also reads ``a``,
+    4·n_v_heads bytes for all rows.
     """
     state = shape.state_elements * point.state_bytes
     token = layout.verify_bytes(shape, point).keep / point.draft_len
@@ -139,4 +139,4 @@ def replayed(tensors: Mapping[str, Any], step: int) -> Any:
 #: Tokens loaded before they are used: a load then has the time of two tokens of all warps of an SM to arrive.
 AHEAD = 2
 #: Candidates (rows, warps), the default first: small tiles keep the most requests to memory in flight.
-REPLAY_CONFIGS: Sequence[tuple[int, int]] = ((16, 1), (8, 1), (4, 1), (16, 2), (32, 4))
+REPLAY_CONFIGS: Sequence[tuple[int, int]] = ((16, 1), (8, 1), (4, 1), (32, 4))
