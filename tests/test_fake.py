@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -79,6 +80,19 @@ def test_group_has_one_result_a_case_phases_for_each_and_an_end():
     assert (row["checked"], row["launches"], row["l2_state"], row["stop_reason"]) == ("no", 1.0, "cold", "converged")
     assert row["n_samples"] == len(result["samples"]["time_us"]) >= 10
     assert row["time_us_lo"] < row["time_us"] < row["time_us_hi"] < row["time_p99_us"]
+
+
+def test_the_tail_of_single_steps_shows_flushes_that_happen_together():
+    together = Case(SHAPE, "plain-buffered", 64, window=16, draft_len=4, acceptance="T")
+    spread, random = replace(together, flush_phase="staggered"), replace(together, acceptance="mean:3")
+    for case in (BUFFERED, together, spread, random):
+        result, truth = by_case(run([case], fake={"noise": 0.001}))[case.id], fake.truth(case, {})
+        row = result["row"]
+        assert len(result["samples"]["step_us"]) == row["steps_per_sample"] == 64
+        tail = truth.time_us if case in (spread, random) else truth.flush_us
+        assert row["time_p99_us"] == pytest.approx(tail, rel=0.01)
+        assert (row["time_flush_us"] is None) == (case in (spread, random))
+    assert fake.truth(together, {}).flush_us > 1.5 * fake.truth(together, {}).nonflush_us
 
 
 def test_same_seed_same_samples():

@@ -82,3 +82,10 @@ def test_bad_usage(tmp_path: Path, args: tuple[str, ...], words: str) -> None:
     done, calls = _script(tmp_path, *args)
     assert done.returncode == 2 and words in done.stderr and calls == []
     assert "scripts/gpu.sh [--out DIR]" in done.stderr
+
+
+def test_flags_of_a_sweep_are_passed_on_as_they_are(tmp_path: Path) -> None:
+    flags = "--draft 2,4,8 --accepted 1,T,p:.88,.62 --tree 0,0,1,1 --window 8..64:x2 --flush-phase staggered --method *"
+    done, calls = _script(tmp_path, "--sweep", f"nemotron-super {flags}", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert f"sweep --model nemotron-super {flags} --out {tmp_path}/out/nemotron-super |" in calls[0]
