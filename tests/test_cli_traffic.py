@@ -225,3 +225,111 @@ def test_runs_without_torch() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip().splitlines()[-1] == "0 []"
     assert json.loads(done.stdout)["ratio_paper"] == 0.5812
+
+
+def by_method(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["method"]: row for row in data["methods"]}
+
+
+def test_the_table_of_appendix_a1(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = by_method(
+        traffic_json(capsys, "--model", "nemotron-super", "--draft", "4", "--accepted", "T-1", "--batch", "256")
+    )
+    state = 256 * 4 * 2**20
+    assert list(rows) == ["snapshot", "fused_recovery", "activation_replay", "joint_attainment", "stree",
+                          "stree_released", "replay"]  # fmt: skip
+    counts = {
+        key: (row["launches"], row["state_reads"], row["state_writes"], row["serial"]) for key, row in rows.items()
+    }
+    assert counts == {  # paper, App. A.1, at T = 4 and a = 3
+        "snapshot": (1, 1, 4, 4), "fused_recovery": (1, 1, 2, 7), "activation_replay": (3, 3, 3, 8),
+        "joint_attainment": (2, 3, 4, 7), "stree": (2, 2, 1, 4), "stree_released": (4, 5, 4, 4),
+        "replay": (1, 1, 0.2, 0),
+    }  # fmt: skip
+    for key, row in rows.items():
+        if key != "replay":
+            assert row["bytes_read_paper"] == row["state_reads"] * state, key
+            assert row["bytes_write_paper"] == row["state_writes"] * state, key
+        if row["registered"]:
+            moved = row["bytes_read"] + row["bytes_write"]
+            assert 1 < moved / ((row["state_reads"] + row["state_writes"]) * state) < 1.1, key
+
+
+def test_a_strategy_without_kernels_has_the_papers_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "_methods", lambda family, phase: [])
+    for accepted, serial in (("1", 5), ("3", 7), ("T", 4), ("p:.88,.62,.40", 4 + 0.12 + 2 * 0.26 + 3 * 0.22)):
+        row = by_method(command.collect("nemotron-super", draft_len=4, accepted=accepted, batch=2))["fused_recovery"]
+        assert row["serial"] == pytest.approx(serial)
+        assert (row["registered"], row["bytes_read"], row["launches"]) == (False, None, 1)
+        assert (row["bytes_read_paper"], row["bytes_write_paper"]) == (2 * 4 * 2**20, 4 * 4 * 2**20)
+    for accepted, steps in (("1", 13), ("T-1", 5), ("T", 4)):  # L = 16: a flush every floor(12 / a) + 1 steps
+        replay = by_method(command.collect("nemotron-super", draft_len=4, accepted=accepted))["replay"]
+        assert replay["state_writes"] == pytest.approx(1 / steps)
+    assert command.collect("qwen3.5-4b", draft_len=4)["methods"] == []  # the table is about Mamba-2
+
+
+def test_a_tree(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ("--model", "nemotron-super", "--tree", "0,0,1,1,2,2,3", "--accepted", "mean:2.5", "--window", "8")
+    data = traffic_json(capsys, *args)
+    assert (data["draft_len"], data["depth"], data["tree"]) == (8, 4, "0,0,1,1,2,2,3")
+    assert data["accepted"] == pytest.approx(2.5)
+    assert 2.5 < data["tokens_per_flush"] < 8  # the rule is h + 4 > 8
+    rows = by_method(data)
+    assert rows["fused_recovery"]["reason"] == rows["joint_attainment"]["reason"] == "takes no draft tree"
+    # Nodes 0 to 3 are the parents of two or of one that does not follow: a walk in order comes back to them.
+    assert 1 < rows["snapshot"]["state_reads"] <= 5 and rows["snapshot"]["state_writes"] == 8
+    assert rows["replay"]["state_reads"] == 1 and rows["replay"]["bytes_read"] > 0
+    assert run(["traffic", *args]) == 0
+    out, err = capsys.readouterr()
+    assert "T = 8 (tree 0,0,1,1,2,2,3, depth 4)" in out and "fused_recovery: takes no draft tree" in err
+    assert run(["traffic", *args, "--draft", "8"]) == 0
+
+
+def recorded(method: str, time: float, **columns: Any) -> dict[str, Any]:
+    return {"status": "ok", "method": method, "gpu": "h200-sxm", "phase": "verify", "batch": 256, "window": None,
+            "draft_len": 4, "acceptance": "3", "tree": None, "flush_phase": "aligned", "input_dtype": "bfloat16",
+            "state_dtype": "float32", "n_layers": 1, "time_us": time, "time_us_lo": time, "time_us_hi": time,
+            "manifest": {}} | columns  # fmt: skip
+
+
+def test_recorded_times_stand_beside(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ("--model", "nemotron-super", "--draft", "4", "--accepted", "T-1")
+    rows = [
+        recorded("snapshot", 1380.0), recorded("snapshot", 5.0, acceptance="T"), recorded("snapshot", 6.0, draft_len=8),
+        recorded("snapshot", 7.0, batch=64), recorded("snapshot", 8.0, tree="0,0,0"),
+        recorded("snapshot", 9.0, status="oom"),
+        recorded("replay", 350.0, window=8), recorded("replay", 380.0, window=16),
+        recorded("stree", 1234.0, flush_phase="staggered"), recorded("stree", 1235.0, state_dtype="bfloat16"),
+        recorded("stree", 1234.0, acceptance="9"),
+    ]  # fmt: skip
+    monkeypatch.setattr("perfkit.profiles.load_measured", lambda model=None, gpu=None: rows)
+    found = by_method(traffic_json(capsys, *args))
+    assert [(time["gpu"], time["batch"], time["time_us"]) for time in found["snapshot"]["times"]] == [
+        ("h200-sxm", 256, 1380)
+    ]
+    assert (found["replay"]["times"][0]["window"], found["replay"]["times"][0]["time_us"]) == (16, 380.0)
+    assert found["stree"]["times"] == []
+    assert by_method(traffic_json(capsys, *args, "--batch", "64"))["snapshot"]["times"][0]["time_us"] == 7.0
+    assert by_method(traffic_json(capsys, *args, "--window", "12"))["replay"]["times"][0]["window"] == 8
+    assert run(["traffic", *args, "--window", "12"]) == 0
+    out = capsys.readouterr().out
+    assert "us on h200-sxm at B=256, recorded" in out and "350 (L=8)" in out
+    monkeypatch.setattr("perfkit.profiles.load_measured", lambda model=None, gpu=None: [])
+    assert run(["traffic", *args]) == 0
+    assert "recorded" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--tree", "0,0,1", "--draft", "3"], "--draft: 3: a tree has as many positions"),
+        (["--tree", "0,1,2,3", "--window", "4"], "--tree: 5: the longest path does not fit"),
+        (["--tree", "0,7"], "--tree: '7': the parent of node 2"),
+        (["--draft", "4", "--accepted", "1,T"], "'1,T': not an acceptance"),
+        (["--tree", "0,0,1", "--accepted", "4"], "1..3"),
+    ],
+)
+def test_bad_trees_and_lists(args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["traffic", "--model", "nemotron-super", *args]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.strip().splitlines()) == 1 and says in err

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from perfkit.method import Case, Method, Step
-    from perfkit.roofline.cursor import Chain
+    from perfkit.method import Case, Method
 
 MIN_CANDIDATES = 64  # windows up to here are always tried
 MAX_WINDOW = 2048  # every window up to the one asked for is tried, each with a chain of its length
@@ -23,10 +22,15 @@ MAX_BATCH = 2**31 - 1  # its bytes still fit into 64 bits
 def traffic(
     model: ModelOption = None,
     window: Annotated[int, typer.Option("--window", metavar="L", help="Replay window in committed tokens.")] = 16,
-    draft: Annotated[int, typer.Option("--draft", metavar="T", help="Positions per step; 1 is decode.")] = 1,
+    draft: Annotated[
+        int | None, typer.Option("--draft", metavar="T", help="Positions per step; 1, the default, is decode.")
+    ] = None,
     accepted: Annotated[
         str | None,
-        typer.Option("--accepted", metavar="A", help="n, T, mean:X, a decimal, or p:.88,.62,.40. Default: all T."),
+        typer.Option("--accepted", metavar="A", help="n, T, T-1, mean:X, a decimal, or p:.88,.62,.40. Default: all T."),
+    ] = None,
+    tree: Annotated[
+        str | None, typer.Option("--tree", metavar="PARENTS", help="Draft tree, the parent of each draft: 0,0,1,1.")
     ] = None,
     batch: Annotated[int, typer.Option("--batch", metavar="B", help="Requests in a step.")] = 1,
     kv_dtype: Annotated[str, typer.Option("--kv-dtype", metavar="DTYPE", help="Keys and values.")] = "fp8",
@@ -36,7 +40,16 @@ def traffic(
     input_dtype: Annotated[str, typer.Option("--input-dtype", metavar="DTYPE", help="Inputs and records.")] = "bf16",
     json: JsonOption = False,
 ) -> None:
-    """Show bytes, FLOPs, intensity and the best window."""
+    """Show bytes, FLOPs, intensity and the best window; with --draft or --tree, every way to verify drafts.
+
+    Of verify steps the table of the paper's App. A.1: launches, reads R and writes W of the state, bytes as the paper
+    counts them and exact, serial steps, and the times that ship with perfkit at this T and acceptance.
+
+    Examples:
+        perfkit traffic --model nemotron-super --window 16
+        perfkit traffic --model nemotron-super --draft 4 --accepted T-1 --batch 256
+        perfkit traffic --model nemotron-super --tree 0,0,1,1,2,2,3 --accepted mean:2.5 --json
+    """
     from perfkit.cli.common import print_json
 
     data = collect(
@@ -44,6 +57,7 @@ def traffic(
         window=window,
         draft_len=draft,
         accepted=accepted,
+        tree=tree,
         batch=batch,
         kv_dtype=kv_dtype,
         state_dtype=state_dtype,
@@ -59,8 +73,9 @@ def collect(
     model_key: str | None,
     *,
     window: int = 16,
-    draft_len: int = 1,
+    draft_len: int | None = None,
     accepted: str | None = None,
+    tree: str | None = None,
     batch: int = 1,
     kv_dtype: str = "fp8",
     state_dtype: str | None = None,
@@ -69,7 +84,9 @@ def collect(
     """Return everything that the command shows, as plain data; the keys are what ``--json`` prints.
 
     Bytes and FLOPs named ``_per_head`` are the paper's counts of one head; those under ``methods`` are of one step of
-    the whole batch in one layer, averaged over the cursor's real cycle.
+    the whole batch in one layer, averaged over the cursor's real cycle. Of verify steps ``state_reads`` and
+    ``state_writes`` are R and W, ``registered`` is false for a method of App. A.1 that has no kernels here, and
+    ``times`` are the shipped times at this T and acceptance, one for each GPU.
 
     ``window_star`` and its cost are None where Eq. 16 has no optimum (T > M_S/r).
 
@@ -79,30 +96,41 @@ def collect(
     import numpy as np
 
     from perfkit import roofline
+    from perfkit.cli.traffic_methods import method_rows, recorded_times
     from perfkit.errors import InputError
+    from perfkit.method import Case
     from perfkit.profiles import load_model
     from perfkit.roofline import crossover, flops
     from perfkit.roofline import window as windows_
     from perfkit.shape import DTYPE_BYTES, dtype_name
+    from perfkit.tree import Tree
 
     if model_key is None:
         raise InputError("needs a model", field="--model", allowed="a key of `perfkit list models`, or a config.json")
+    nodes = Tree.parse(tree) if tree is not None else None
+    if nodes is not None and draft_len not in (None, len(nodes)):
+        raise InputError("a tree has as many positions as nodes, the root included; leave this out beside --tree",
+                         field="--draft", value=draft_len, allowed=str(len(nodes)))  # fmt: skip
+    draft_len = len(nodes) if nodes is not None else draft_len if draft_len is not None else 1
+    depth = nodes.depth if nodes is not None else draft_len
     for field, value in (("--window", window), ("--draft", draft_len), ("--batch", batch)):
         if value < 1:
             raise InputError("must be at least 1", field=field, value=value)
     for field, value, most in (("--window", window, MAX_WINDOW), ("--batch", batch, MAX_BATCH)):
         if value > most:
             raise InputError(f"must be at most {most}", field=field, value=value)
-    if draft_len > window:
-        raise InputError(f"the draft length does not fit into the window, L = {window}", field="--draft",
-                         value=draft_len, allowed=f"1..{window}")  # fmt: skip
+    if depth > window:
+        what = "draft length" if nodes is None else "longest path"
+        raise InputError(f"the {what} does not fit into the window, L = {window}",
+                         field="--draft" if nodes is None else "--tree", value=depth,
+                         allowed=f"1..{window}")  # fmt: skip
     model = load_model(model_key)
     shape = model.shape
     state = dtype_name(state_dtype or model.state_dtype, field="--state-dtype", allowed=STATE_DTYPES)
     inputs = dtype_name(input_dtype, field="--input-dtype", allowed=INPUT_DTYPES)
     cache = dtype_name(kv_dtype, field="--kv-dtype", allowed=crossover.KV_DTYPES)
-    acceptance = accepted if accepted is not None else "T" if draft_len > 1 else "1"
-    pmf = roofline.acceptance_pmf(acceptance, draft_len)
+    acceptance = roofline.resolve_acceptance(accepted or ("T" if draft_len > 1 else "1"), depth)
+    pmf = roofline.acceptance_pmf(acceptance, depth)
     mean = roofline.pmf_mean(pmf)
 
     element = DTYPE_BYTES[state]
@@ -110,7 +138,7 @@ def collect(
     head_state = element * shape.d_v * shape.d_k
     per_token = float(roofline.traffic_per_token(shape, window, draft_len, mean, element, record))
     star = float(roofline.l_star(shape, draft_len, mean, record, element))
-    chain = roofline.phase_chain(window, draft_len, pmf)
+    chain = roofline.phase_chain(window, depth, pmf)
     mean_h = float(chain.mean(chain.h)[0])
     if draft_len == 1:
         materialized = flops.materialized_decode_flops(shape.d_v, shape.d_k, mean_h)
@@ -119,13 +147,16 @@ def collect(
         materialized = flops.materialized_verify_flops(shape.d_v, shape.d_k, mean_h, draft_len)
         output_only = flops.output_only_verify_flops(shape.d_v, shape.d_k, mean_h, draft_len)
 
-    template = _case(shape, batch, window, draft_len, acceptance, inputs, state)
+    tree = str(nodes) if nodes is not None else None
+    template = Case(shape, "replay", batch, window, draft_len, acceptance, tree=tree, input_dtype=inputs,
+                    state_dtype=state)  # fmt: skip
     methods = _methods(shape.family, template.phase)
-    rows = [_row(method, template, chain) for method in methods]
-    candidates = np.arange(draft_len, max(MIN_CANDIDATES, window, 4 * int(np.ceil(star))) + 1)
+    times = recorded_times(model.key, template)
+    rows = [row | {"times": times.get(row["method"], [])} for row in method_rows(methods, template)]
+    candidates = np.arange(depth, max(MIN_CANDIDATES, window, 4 * int(np.ceil(star))) + 1)
     cost, basis = _best_window_cost(methods, template, pmf, element, record)
     paper = windows_.paper_cost(shape, draft_len, mean, element_bytes=element, record=record)
-    rounded_star = max(draft_len, round(star), 1)
+    rounded_star = max(depth, round(star), 1)
     tokens = roofline.crossover_tokens(model, cache, state)
     return {
         "schema_version": 1,
@@ -138,6 +169,8 @@ def collect(
         "draft_len": draft_len,
         "accepted": mean,
         "acceptance": acceptance,
+        "tree": template.tree,
+        "depth": depth,
         "state_dtype": state,
         "input_dtype": inputs,
         "kv_dtype": cache,
@@ -175,23 +208,6 @@ STATE_DTYPES = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float4_e2m1"
 INPUT_DTYPES = ("float32", "float16", "bfloat16")
 
 
-def _case(
-    shape: Any, batch: int, window: int, draft_len: int, acceptance: str, input_dtype: str, state_dtype: str
-) -> Case:
-    from perfkit.method import Case
-
-    return Case(
-        shape=shape,
-        method="replay",
-        batch=batch,
-        window=window,
-        draft_len=draft_len,
-        acceptance=acceptance,
-        input_dtype=input_dtype,
-        state_dtype=state_dtype,
-    )
-
-
 def _methods(family: str, phase: str) -> list[Method]:
     """Return the registered methods; a family without kernels has none, and its analytic numbers still stand."""
     from perfkit.registry import methods
@@ -199,60 +215,22 @@ def _methods(family: str, phase: str) -> list[Method]:
     return [method for method in methods(family) if method.phase == phase]
 
 
-def _steps(method: Method, template: Case, chain: Chain) -> tuple[Step, Step]:
-    """Return a method's exact step, averaged over the cursor's cycle, and the paper's count of it."""
-    from dataclasses import replace
-
-    from perfkit.method import Point
-    from perfkit.roofline import expected
-
-    case = replace(template, method=method.key, window=template.window if method.windowed else None)
-    point = Point.of(case)
-    if method.windowed:
-        exact = expected(lambda h, flush: method.step(case.shape, point, h, flush), chain)
-    else:
-        exact = method.step(case.shape, point, 0, False)
-    return exact, method.paper(case.shape, point)
-
-
-def _row(method: Method, template: Case, chain: Chain) -> dict[str, Any]:
-    """Return one method's numbers, or the reason why it cannot run at this point."""
-    from dataclasses import replace
-
-    row: dict[str, Any] = {"method": method.key, "phase": method.phase, "source": method.source, "reason": None}
-    reason = method.supports(replace(template, method=method.key, window=template.window if method.windowed else None))
-    if reason:
-        return {**row, "reason": reason}
-    exact, paper = _steps(method, template, chain)
-    moved = float(exact.bytes_read) + float(exact.bytes_write)
-    return {
-        **row,
-        "bytes_read": float(exact.bytes_read),
-        "bytes_write": float(exact.bytes_write),
-        "bytes_read_paper": float(paper.bytes_read),
-        "bytes_write_paper": float(paper.bytes_write),
-        "flops": float(exact.flops),
-        "intensity": float(exact.flops) / moved,
-        "launches": float(exact.launches),
-    }
-
-
 def _ratio_exact(rows: list[dict[str, Any]], template: Case, accepted: float) -> float | None:
     """Return replay's exact bytes per committed token over those of conventional decode; None without kernels."""
     from dataclasses import replace
 
-    from perfkit.roofline import decode_chain
+    from perfkit.cli.traffic_methods import method_steps
 
-    replay = next((row for row in rows if row["method"] == "replay" and row["reason"] is None), None)
+    replay = next((row for row in rows if row["method"] == "replay" and row.get("bytes_read") is not None), None)
     control = next(
         (method for method in _methods(template.shape.family, "decode") if method.key == "conventional"), None
     )
     if replay is None or control is None:
         return None
-    decode = replace(template, method=control.key, draft_len=1, acceptance="1", window=None)
+    decode = replace(template, method=control.key, draft_len=1, acceptance="1", window=None, tree=None)
     if control.supports(decode):
         return None
-    exact, _ = _steps(control, decode, decode_chain(1))
+    exact, _ = method_steps(control, decode)
     moved = (replay["bytes_read"] + replay["bytes_write"]) / accepted
     return round(float(moved) / (float(exact.bytes_read) + float(exact.bytes_write)), 4)
 
@@ -263,8 +241,9 @@ def _best_window_cost(
     """Return bytes per committed token as a function of windows, and what it counts."""
     from dataclasses import replace
 
+    from perfkit.derive import case_chain
     from perfkit.method import Point
-    from perfkit.roofline import expected, phase_chain
+    from perfkit.roofline import expected
     from perfkit.roofline import window as windows_
 
     method = next((m for m in methods if m.key == "replay" and m.windowed and m.supports(template) is None), None)
@@ -274,7 +253,7 @@ def _best_window_cost(
     replay = method
 
     def exact(windows: NDArray[np.int64]) -> NDArray[np.float64]:
-        chain = phase_chain(windows, template.draft_len, pmf)
+        chain = case_chain(template, replay, windows)
         point = replace(Point.of(template), window=chain.window)
         step = expected(lambda h, flush: replay.step(template.shape, point, h, flush), chain)
         total: NDArray[np.float64] = (step.bytes_read + step.bytes_write) / chain.accepted
@@ -293,14 +272,16 @@ def _star_cells(data: dict[str, Any]) -> list[Any]:
 def _print(data: dict[str, Any]) -> None:
     """Print the tables that a person reads."""
     from perfkit.cli.common import err_console, out_console, print_table
+    from perfkit.cli.traffic_methods import print_verify
 
     shape = data["shape"]
     percent = "{:.1%}".format
+    tree = f" (tree {data['tree']}, depth {data['depth']})" if data["tree"] else ""
     out_console().print(
         f"[bold]{data['model']}[/bold]  {shape.family}, {data['n_ssm_layers']} layers of {shape.n_v_heads} heads "
         f"{shape.d_v} x {shape.d_k}, {shape.n_k_heads} key heads; {data['phase']}, B = {data['batch']}, "
-        f"L = {data['window']}, T = {data['draft_len']}, a = {data['accepted']:.4g}; state {data['state_dtype']}, "
-        f"inputs {data['input_dtype']}"
+        f"L = {data['window']}, T = {data['draft_len']}{tree}, a = {data['accepted']:.4g}; "
+        f"state {data['state_dtype']}, inputs {data['input_dtype']}"
     )
     print_table(
         ["quantity", "value", "source"],
@@ -324,7 +305,9 @@ def _print(data: dict[str, Any]) -> None:
     )
     out_console().print()
     rows = [row for row in data["methods"] if row["reason"] is None]
-    if rows:
+    if data["phase"] == "verify" and rows:
+        print_verify(rows, data["window"])
+    elif rows:
         columns = (
             "bytes_read",
             "bytes_write",
@@ -339,11 +322,11 @@ def _print(data: dict[str, Any]) -> None:
             [[row["method"], *(row[column] for column in columns)] for row in rows],
             title="One step of the batch in one layer, averaged over the cursor's cycle",
         )
-    else:
+    if not any(row["registered"] for row in rows):
         what = f"{data['family']} {data['phase']}"
         if data["state_dtype"] not in INPUT_DTYPES:  # bytes can be counted in any dtype, kernels take these
             what = f"this dtype (state {data['state_dtype']})"
-        elif data["methods"]:
+        elif any(row["registered"] for row in data["methods"]):
             what = "this case"
         err_console().print(f"no kernels for {what}: analytic numbers only")
     for row in data["methods"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,10 +70,13 @@ def paper_cost(
 def chain_cost(
     shape: Shape, draft_len: int, pmf: NDArray[np.float64], *, element_bytes: Any = 4, record: Any = None
 ) -> Cost:
-    """Return the paper's bytes over the cursor's real cycle as a cost: bytes of one head per committed token."""
+    """Return the paper's bytes over the cursor's real cycle as a cost: bytes of one head per committed token.
+
+    ``pmf`` [depth] is over what a step commits; of a tree its depth is below ``draft_len``, the nodes.
+    """
 
     def cost(windows: NDArray[np.int64]) -> NDArray[np.float64]:
-        chain = phase_chain(windows, draft_len, pmf)
+        chain = replace(phase_chain(windows, len(pmf), pmf), draft_len=draft_len)
         return np.asarray(replay_chain_counts(shape, chain, element_bytes, record).total / chain.accepted)
 
     return cost
