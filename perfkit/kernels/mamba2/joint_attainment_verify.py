@@ -56,7 +56,7 @@ def _joint_gather_kernel(
     tl.store(pending_ptr + slot, tl.where(ended, 0, accepted), mask=pid % tiles == 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_positions"])
 def _joint_verify_kernel(
     state_ptr, last_t_ptr, pending_ptr, past_x_ptr, past_k_ptr, past_dt_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr,
     bias_ptr, skip_ptr, slots_ptr, drafts_ptr, out_ptr, n_positions,
@@ -87,41 +87,43 @@ def _joint_verify_kernel(
     row = row.to(tl.int64)
     a, bias, skip = tl.load(a_ptr + head), tl.load(bias_ptr + head), tl.load(skip_ptr + head)
 
-    # The accepted tokens, the last one first: what decays a token is then the sum of the g after it, and an element
-    # costs one multiply-add a token. The next token's inputs are under way meanwhile.
-    j = tl.arange(0, MAX)
-    x_at = past_x_ptr + row * x_row + head * D_V + v
-    k_at = past_k_ptr + row * k_row + group * D_K + c
-    dt_at = past_dt_ptr + row * dt_row + head
-    some = n_past > 0
-    dts = tl.load(dt_at + j * dt_token, mask=j < n_past, other=0.0)
-    dt = tl.load(dt_at + (n_past - 1) * dt_token, mask=some, other=0.0)
-    k = tl.load(k_at + (n_past - 1) * k_token, mask=some, other=0.0)
-    x = tl.load(x_at + (n_past - 1) * x_token, mask=live & some, other=0.0)
-    # 64 bits to the slot; what lies within one of its rows fits into 32.
-    s_at = state_ptr + ((slot * 2 + drafts) * N_V + head) * (D_V * D_K) + (v[None, :, None] * D_K + c[:, None, :])
-    s = tl.load(s_at, mask=live[None, :, None], other=0.0).to(tl.float32)
-    s *= tl.exp(a * tl.sum(tl.where(j < n_past, softplus(dts.to(tl.float32) + bias), 0.0), axis=0))
-    later = a * 0.0
-    for i in tl.range(0, n_past):
-        before = n_past - 2 - i
-        more = before >= 0
-        dt_next = tl.load(dt_at + before * dt_token, mask=more, other=0.0)
-        k_next = tl.load(k_at + before * k_token, mask=more, other=0.0)
-        x_next = tl.load(x_at + before * x_token, mask=live & more, other=0.0)
-        step = softplus(dt.to(tl.float32) + bias)
-        s += (tl.exp(later) * step * x.to(tl.float32))[None, :, None] * k.to(tl.float32)[:, None, :]
-        later += a * step
-        dt, k, x = dt_next, k_next, x_next
-
     x_at = x_ptr + row * x_row + head * D_V + v
     k_at = k_ptr + row * k_row + group * D_K + c
     q_at = q_ptr + row * q_row + group * D_K + c
     dt_at = dt_ptr + row * dt_row + head
     out_at = out_ptr + (row * n_positions * N_V + head) * D_V + v
+    past_x = past_x_ptr + row * x_row + head * D_V + v
+    past_k = past_k_ptr + row * k_row + group * D_K + c
+    past_dt = past_dt_ptr + row * dt_row + head
+    # The first token of either loop is under way before the state, and the next one's while a loop computes.
+    j = tl.arange(0, MAX)
+    dts = tl.load(past_dt + j * dt_token, mask=j < n_past, other=0.0)
+    some = n_past > 0
+    dt_again = tl.load(past_dt + (n_past - 1) * dt_token, mask=some, other=0.0)
+    k_again = tl.load(past_k + (n_past - 1) * k_token, mask=some, other=0.0)
+    x_again = tl.load(past_x + (n_past - 1) * x_token, mask=live & some, other=0.0)
     some = n > 0
+    dt, x = tl.load(dt_at, mask=some, other=0.0), tl.load(x_at, mask=live & some, other=0.0)
     k, q = tl.load(k_at, mask=some, other=0.0), tl.load(q_at, mask=some, other=0.0)
-    x, dt = tl.load(x_at, mask=live & some, other=0.0), tl.load(dt_at, mask=some, other=0.0)
+    # 64 bits to the slot; what lies within one of its rows fits into 32.
+    s_at = state_ptr + ((slot * 2 + drafts) * N_V + head) * (D_V * D_K) + (v[None, :, None] * D_K + c[:, None, :])
+    s = tl.load(s_at, mask=live[None, :, None], other=0.0).to(tl.float32)
+
+    # The accepted tokens, the last one first: what decays a token is then the sum of the g after it, and an element
+    # costs one multiply-add a token.
+    s *= tl.exp(a * tl.sum(tl.where(j < n_past, softplus(dts.to(tl.float32) + bias), 0.0), axis=0))
+    later = a * 0.0
+    for i in tl.range(0, n_past):
+        before = n_past - 2 - i
+        more = before >= 0
+        dt_next = tl.load(past_dt + before * dt_token, mask=more, other=0.0)
+        k_next = tl.load(past_k + before * k_token, mask=more, other=0.0)
+        x_next = tl.load(past_x + before * x_token, mask=live & more, other=0.0)
+        step = softplus(dt_again.to(tl.float32) + bias)
+        s += (tl.exp(later) * step * x_again.to(tl.float32))[None, :, None] * k_again.to(tl.float32)[:, None, :]
+        later += a * step
+        dt_again, k_again, x_again = dt_next, k_next, x_next
+
     for t in tl.range(0, n):
         more = t + 1 < n
         k_next = tl.load(k_at + (t + 1) * k_token, mask=more, other=0.0)
