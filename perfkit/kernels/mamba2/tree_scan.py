@@ -46,12 +46,15 @@ def _product(q, k, acc, SPLIT: tl.constexpr):
 
 @triton.jit
 def _product_state(q, s, acc, SPLIT: tl.constexpr):
-    """acc + q·sᵀ of a q in the input dtype and an FP32 s."""
+    """acc + q·sᵀ of a q in the input dtype and an s in the state's, which one BF16 term holds if that is BF16."""
     if SPLIT:
-        high, low = _two_terms(s)
-        acc = tl.dot(q, tl.trans(high), tl.dot(q, tl.trans(low), acc))
+        if s.dtype == tl.bfloat16:
+            acc = tl.dot(q, tl.trans(s), acc)
+        else:
+            high, low = _two_terms(s.to(tl.float32))
+            acc = tl.dot(q, tl.trans(high), tl.dot(q, tl.trans(low), acc))
     else:
-        acc += tl.dot(q.to(tl.float32), tl.trans(s), input_precision="ieee")
+        acc += tl.dot(q.to(tl.float32), tl.trans(s.to(tl.float32)), input_precision="ieee")
     return acc
 
 
@@ -154,10 +157,10 @@ def _tree_scan_kernel(
             here = real[:, None] & live[None, :]
             x = tl.load(x_base + v[None, :], mask=here, other=0.0)
             tl.store(x_cache + v[None, :], x, mask=here)
-            s = tl.load(s_base + v[:, None] * D_K, mask=live[:, None], other=0.0).to(tl.float32)
+            s = tl.load(s_base + v[:, None] * D_K, mask=live[:, None], other=0.0)
             out = _product_state(q, s, tl.zeros([NODES, ROWS], tl.float32), SPLIT)
             if HALF < D_K:
-                s = tl.load(s_base + v[:, None] * D_K + HALF, mask=live[:, None], other=0.0).to(tl.float32)
+                s = tl.load(s_base + v[:, None] * D_K + HALF, mask=live[:, None], other=0.0)
                 out = _product_state(q_rest, s, out, SPLIT)
             out = _product_weights(weight, x, out * decay[:, None], SPLIT)
             tl.store(out_base + v[None, :], out.to(out_ptr.dtype.element_ty), mask=here)
