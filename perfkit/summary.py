@@ -43,7 +43,7 @@ def summarize(rows: Sequence[Row], cases: Mapping[str, Case], gpu: Gpu | None, r
         "aa_reference": aa_floor(_reference(own)),
         "best": best_rows(own),
         "recorded": len(recorded),
-        "recorded_best": best_rows(recorded),
+        "recorded_best": best_rows(recorded, has_verify(rows)),
         "control": control,
         "failed_controls": failed_controls(own),
         "best_window": best_window(own, cases, gpu, roofs),
@@ -116,14 +116,20 @@ def aa_floor(rows: Sequence[Row]) -> float | None:
     return max(found, default=None)
 
 
-def best_rows(rows: Sequence[Row]) -> list[Row]:
+def has_verify(rows: Sequence[Row]) -> bool:
+    """Say whether verify steps are among the rows."""
+    return any(row["phase"] == "verify" for row in rows)
+
+
+def best_rows(rows: Sequence[Row], verify: bool | None = None) -> list[Row]:
     """Return of each group the row that is fastest per committed token, the control left out if there is another.
 
     Times are not compared with bounds: where a group has both, the fastest is among the times. The conventional decode
-    step of a verify sweep stands alone in its group and is left out.
+    step of a verify sweep stands alone in its group and is left out; ``verify`` says whether it is one, by default from
+    the rows.
     """
     found = []
-    verify = any(row["phase"] == "verify" for row in rows)
+    verify = has_verify(rows) if verify is None else verify
     for group in _groups(_timed(rows)).values():
         others = [row for row in group if not is_control(row) and not alias(row)]
         times = [row for row in others if not is_bound(row)]

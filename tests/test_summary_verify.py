@@ -104,6 +104,8 @@ def test_recorded_rows_take_the_place_of_predicted_ones():
     only = [row for row in recorded if row["phase"] == "decode"]
     lines = text(predicted + only, table)
     assert lines[0].startswith("B256 T2 a1 L16 replay  ~307 us") and "recorded 531" not in " ".join(lines)
+    assert "recorded:" not in lines  # it is the unit, not a result
+    assert "RECORDED  1 shipped row of this model and GPU stands beside them" in lines
 
 
 def test_break_even_names_its_point():
