@@ -355,12 +355,64 @@ def test_bad_input_is_one_line_and_code_two(laptop, tmp_path: Path, capsys, args
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_draft_without_verify_methods_is_said(laptop, capsys):
-    try:
-        import perfkit.kernels.mamba2.replay_verify  # noqa: F401
-    except ImportError:
-        assert sweep("--model", "nemotron-super", "--draft", "4") == 2
-        assert "--draft: there are no mamba2 verify methods yet" in capsys.readouterr()[1]
+VERIFY = ("--model", "nemotron-super", "--preset", "verify")
+
+
+def test_a_family_without_verify_methods_is_said(laptop, monkeypatch: pytest.MonkeyPatch, capsys):
+    from perfkit import registry
+
+    decode = registry.methods("mamba2", "decode")
+    monkeypatch.setattr(registry, "_all_methods", lambda: tuple(decode))
+    assert sweep("--model", "nemotron-super", "--draft", "4") == 2
+    assert "--draft: there are no mamba2 verify methods yet" in capsys.readouterr()[1]
+
+
+def test_a_verify_sweep_predicts(laptop, capsys):
+    assert sweep(*VERIFY, "--out", "run") == 0
+    out, _ = capsys.readouterr()
+    assert len(out.splitlines()) <= 28
+    assert "predicted us, B=256" in out and "(bound)" in out
+    frame = results.load_run("run")
+    own = frame[frame["source"] == "predicted"]
+    assert set(own["draft_len"]) == {1, 2, 4, 6, 8}
+    assert own[own["draft_len"] == 1]["method"].tolist() == ["conventional"]
+    assert own["acceptance"][own["draft_len"] == 2].unique().tolist() == ["1", "T"]
+    assert own["acceptance"][own["draft_len"] == 8].unique().tolist() == ["1", "7", "T"]
+    assert own["predicted_us"].notna().all() and own["bytes_read_model"].notna().all()
+    snapshots = own[own["method"] == "snapshot"]
+    assert (snapshots["speedup"] == 1).all()
+
+
+def test_a_verify_sweep_is_timed_in_decode_steps(fake, capsys):
+    args = ("--model", "nemotron-super", "--batch", "256", "--window", "16", "--draft", "4")
+    assert sweep(*args, "--method", "replay", "--accepted", "T;p:.88,.62,.40", "--out", "run") == 0
+    out, _ = capsys.readouterr()
+    frame = results.load_run("run")
+    assert frame["method"].tolist() == ["conventional", "snapshot", "replay", "snapshot", "replay"]
+    assert frame["conventional_steps"].notna().all() and frame["speedup"].notna().all()
+    assert frame["accepted"].tolist() == pytest.approx([1, 4, 4, 2.9, 2.9])
+    assert frame["group_id"].nunique() == 3
+    assert out.count("conventional steps") == 2
+    assert "B256 T4 a2.9p L16 replay" in out and "measured us, B=256  T4 aT  T4 a2.9p" in out
+
+
+def test_a_tree_is_timed_by_the_methods_that_take_one(fake, capsys):
+    args = ("--model", "nemotron-super", "--batch", "4", "--window", "16", "--tree", "0,0,1,1", "--accepted", "T")
+    assert sweep(*args, "--out", "run") == 0
+    frame = results.load_run("run").set_index("method")
+    assert frame["status"]["snapshot"] == frame["status"]["replay"] == "ok"
+    assert (frame["draft_len"]["replay"], frame["tree"]["replay"], frame["accepted"]["replay"]) == (5, "0,0,1,1", 3)
+    if "fused_recovery" in frame.index:
+        assert (frame["status"]["fused_recovery"], frame["reason"]["fused_recovery"]) == (
+            "skipped",
+            "takes no draft tree",
+        )
+    assert "B4 tree5 aT L16 replay" in capsys.readouterr()[0]
+
+
+def test_staggered_rows_are_planned_for_the_gpu(fake, capsys):
+    assert sweep(*SMALL, "--flush-phase", "staggered", "--dry-run") == 0
+    assert "6 cases in 2 groups, 0 skipped: measure on Fake GPU" in capsys.readouterr()[0]
 
 
 @pytest.mark.parametrize(

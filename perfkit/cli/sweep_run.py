@@ -26,7 +26,7 @@ DEFAULT_GPU = "h200"
 WORKER_MODE, FAKE_SETTINGS = "PERFKIT_WORKER_MODE", "PERFKIT_FAKE"
 #: Rough cost of a case on a GPU (compile, check, tune, time), in seconds; only for the estimate of --dry-run.
 CASE_S = 8.0
-CHECK_S = 10.0
+CHECK_S = 4.0
 
 
 def _note(text: str) -> None:
@@ -116,6 +116,8 @@ def make_sweep(
 
 def show_plan(plan: Sweep, notes: Sequence[str], *, as_json: bool) -> int:
     """Print what would run: groups, cases, memory and a rough time."""
+    from perfkit.predict import checked_case
+
     for note in notes:
         _note(note)
     groups: list[dict[str, Any]] = [
@@ -129,8 +131,8 @@ def show_plan(plan: Sweep, notes: Sequence[str], *, as_json: bool) -> int:
         for group in plan.groups
     ]
     cases = [case for group in groups for case in group["cases"]]
-    methods = {case.method for case in plan.cases.values()}
-    seconds = len(cases) * CASE_S if plan.mode == "measure" else len(methods) * CHECK_S
+    checks = {checked_case(case) for group in plan.groups for case in group.cases}
+    seconds = len(cases) * CASE_S if plan.mode == "measure" else len(checks) * CHECK_S
     skipped = sum(len(group["skipped"]) for group in groups)
     if as_json:
         print_json({"mode": plan.mode, "model": plan.model["key"], "gpu": plan.gpu, "n_groups": len(groups),
