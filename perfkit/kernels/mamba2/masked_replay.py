@@ -21,23 +21,52 @@ from perfkit.shape import Shape
 
 
 @triton.jit
-def _cached_token(x_ptr, k_ptr, on, live):
+def _token(x_at, k_at, on, live):
     """Load x [ROWS] and k [D_K] of one token; −1 and 0 where it was not accepted."""
-    x = tl.load(x_ptr, mask=live & on, other=-1.0)
-    k = tl.load(k_ptr, mask=on, other=0.0)
+    x = tl.load(x_at, mask=live & on, other=-1.0)
+    k = tl.load(k_at, mask=on, other=0.0)
     return x, k
 
 
+@triton.jit
+def _replay(s_at, x_at, k_at, dt_at, chosen, a, live, x_token, k_token, dt_token, T, AHEAD):
+    """Return a tile of the state at ``s_at`` advanced by the tokens whose bits ``chosen`` has, FP32 [ROWS, D_K].
+
+    x and k are loaded AHEAD tokens before they are used, the first before the state.
+    """
+    dts = ()
+    for t in tl.static_range(T):
+        dts += (tl.load(dt_at + t * dt_token, mask=(chosen >> t) % 2 == 1, other=0.0),)
+    tokens = ()
+    for t in tl.static_range(AHEAD):
+        tokens += (_token(x_at + t * x_token, k_at + t * k_token, (chosen >> t) % 2 == 1, live),)
+    s = tl.load(s_at, mask=live[:, None], other=0.0).to(tl.float32)
+
+    later = 0.0  # sum of g = a·dt over the tokens after t
+    weights = ()
+    for i in tl.static_range(T):
+        weights = (tl.exp(later) * dts[T - 1 - i],) + weights  # noqa: RUF005
+        later += a * dts[T - 1 - i]
+    # Where nothing was accepted the state decays by exp(0) = 1 and each token adds 0 · −1 · 0 = −0, which changes no
+    # number, not even a negative zero.
+    s *= tl.exp(later)
+    for t in tl.static_range(T):
+        if t + AHEAD < T:
+            on = (chosen >> (t + AHEAD)) % 2 == 1
+            tokens += (_token(x_at + (t + AHEAD) * x_token, k_at + (t + AHEAD) * k_token, on, live),)
+        x, k = tokens[t]
+        s += (weights[t] * x.to(tl.float32))[:, None] * k.to(tl.float32)[None, :]
+    return s
+
+
+# A row of ``accepted`` is aligned at some steps and not at others: one kernel has to serve all.
 @triton.jit(do_not_specialize_on_alignment=["accepted_ptr"])
 def _masked_replay_kernel(
     state_ptr, x_cache_ptr, k_cache_ptr, dt_cache_ptr, a_ptr, slots_ptr, accepted_ptr,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr,
     PATH: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """A program takes ROWS rows of one head's state. PATH: ``accepted`` holds a bitmask of tokens, not their number.
-
-    x and k are loaded AHEAD tokens before they are used, the first before the state.
-    """
+    """A program takes ROWS rows of one head's state. PATH: ``accepted`` holds a bitmask of tokens, not their number."""
     tiles: tl.constexpr = (D_V + ROWS - 1) // ROWS
     pid = tl.program_id(0)
     row = pid // (N_V * tiles)
@@ -51,34 +80,12 @@ def _masked_replay_kernel(
     v = pid % tiles * ROWS + tl.arange(0, ROWS)
     c = tl.arange(0, D_K)
     live = v < D_V
-
-    x_ptr = x_cache_ptr + (slot * (T * N_V) + head) * D_V + v
-    k_ptr = k_cache_ptr + (slot * (T * N_K) + head // (N_V // N_K)) * D_K + c
-    dt_ptr = dt_cache_ptr + slot * (T * N_V) + head
-    s_ptr = state_ptr + (slot * N_V + head) * (D_V * D_K) + v[:, None] * D_K + c[None, :]
-    dts = ()
-    for t in tl.static_range(T):
-        dts += (tl.load(dt_ptr + t * N_V, mask=(chosen >> t) % 2 == 1, other=0.0),)
-    tokens = ()
-    for t in tl.static_range(AHEAD):
-        tokens += (_cached_token(x_ptr + t * (N_V * D_V), k_ptr + t * (N_K * D_K), (chosen >> t) % 2 == 1, live),)
-    s = tl.load(s_ptr, mask=live[:, None], other=0.0).to(tl.float32)
-
-    later = 0.0  # sum of g = a·dt over the tokens after t
-    weights = ()
-    for i in tl.static_range(T):
-        weights = (tl.exp(later) * dts[T - 1 - i],) + weights  # noqa: RUF005
-        later += a * dts[T - 1 - i]
-    # Where nothing was accepted the state decays by exp(0) = 1 and each token adds 0 · −1 · 0 = −0, which changes no
-    # number, not even a negative zero.
-    s *= tl.exp(later)
-    for t in tl.static_range(T):
-        if t + AHEAD < T:
-            tokens += (_cached_token(x_ptr + (t + AHEAD) * (N_V * D_V), k_ptr + (t + AHEAD) * (N_K * D_K),
-                                     (chosen >> (t + AHEAD)) % 2 == 1, live),)  # fmt: skip
-        x, k = tokens[t]
-        s += (weights[t] * x.to(tl.float32))[:, None] * k.to(tl.float32)[None, :]
-    tl.store(s_ptr, s.to(state_ptr.dtype.element_ty), mask=live[:, None])
+    x_at = x_cache_ptr + (slot * (T * N_V) + head) * D_V + v
+    k_at = k_cache_ptr + (slot * (T * N_K) + head // (N_V // N_K)) * D_K + c
+    dt_at = dt_cache_ptr + slot * (T * N_V) + head
+    s_at = state_ptr + (slot * N_V + head) * (D_V * D_K) + v[:, None] * D_K + c[None, :]
+    s = _replay(s_at, x_at, k_at, dt_at, chosen, a, live, N_V * D_V, N_K * D_K, N_V, T, AHEAD)
+    tl.store(s_at, s.to(state_ptr.dtype.element_ty), mask=live[:, None])
 
 
 def cache_buffers(case: Case) -> dict[str, Buffer]:
