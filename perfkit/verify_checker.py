@@ -5,7 +5,8 @@ with the recurrence run token by token from the row's state, each path of a tree
 is drawn, the state that the buffers stand for with the state after the accepted tokens.
 
 What a kernel must not read is NaN: inputs of positions that a row does not have and of rows that sit out, records of
-an earlier request. The acceptance rows of other steps are wrong on purpose.
+an earlier request. What it must not write holds a number, since NaNs could come of those. The acceptance of other steps
+is wrong on purpose.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from perfkit.tree import Tree, last_node
 Ints = NDArray[np.int64]
 #: Prefix of the buffers in which the layer hands a step the inputs of the step before once more.
 PAST = "past_"
+#: What outputs hold before they are written; exact in every dtype.
+UNTOUCHED = 1536.0
 #: How often all rows verify T positions; in the other steps some rows have fewer.
 ALL_T_EVERY = 3
 
@@ -42,6 +45,11 @@ class VerifyChecker(Checker):
     def _begin(self) -> None:
         batch, inputs = self.case.batch, self.session.family.inputs(self.case)
         self.tree: Tree = self.case.nodes
+        #: The trees of rows of 0, 1, …, T positions: a prefix of a tree is a tree.
+        self._prefixes = [self.tree.prefix(n) for n in range(self.case.draft_len + 1)]
+        self._depths = np.array([0, *(tree.depth for tree in self._prefixes[1:])])
+        self._ends = [[tree.at_depth(depth) for depth in range(tree.depth + 1)] for tree in self._prefixes[1:]]
+        self._masks = self.tree.ancestors
         self.drafts = np.full(batch, self.case.draft_len)
         self.last_drafts = self.drafts
         self.pending = np.zeros(batch, dtype=int)
@@ -84,11 +92,11 @@ class VerifyChecker(Checker):
         """Return which rows flush in their next step, by the rule for verify: h + depth > L, the depth of its tree."""
         if not self.method.windowed:
             return np.zeros(self.case.batch, dtype=bool)
-        depths = np.array([self.tree.prefix(int(n)).depth for n in self.drafts])
-        return np.asarray(self.h + depths > (self.case.window or 2**31))
+        return np.asarray(self.h + self._depths[self.drafts] > (self.case.window or 2**31))
 
     def _prepare(self, active: Mask) -> None:
         super()._prepare(active)
+        self.tensors["out"].fill_(UNTOUCHED)
         self._was = self.pending.copy()
         self.drafts = self._draw_drafts()
         tensors, device = self.tensors, self.home.device
@@ -104,8 +112,7 @@ class VerifyChecker(Checker):
         tensors["accepted"].copy_(self._column(self.pending % n + 1))  # never what is pending
         tensors["accepted"][at].copy_(self._column(self.pending))
         if "path" in tensors:
-            masks = self.tree.ancestors
-            others = np.array([masks[(last_node(int(path)) + 1) % n] for path in self.paths])
+            others = np.array([self._masks[(last_node(int(path)) + 1) % n] for path in self.paths])
             tensors["path"].copy_(self._column(others))
             tensors["path"][at].copy_(self._column(self.paths))
 
@@ -121,14 +128,14 @@ class VerifyChecker(Checker):
 
     def _draw_accepted(self, row: int) -> tuple[int, int]:
         """Return what a row commits of its step: how many tokens, and the nodes they are."""
-        tree = self.tree.prefix(int(self.drafts[row]))
-        depth = tree.depth
+        drafts = int(self.drafts[row])
+        depth = int(self._depths[drafts])
         turn = (self.index + row) % 4
         accepted = (depth, 1, max(depth - 1, 1), int(self.random.integers(1, depth + 1)))[turn]
         if row == self._forced:
             accepted = 1
-        node = int(self.random.choice(tree.at_depth(accepted)))
-        return accepted, tree.ancestors[node]
+        ends = self._ends[drafts - 1][accepted]
+        return accepted, self._masks[ends[int(self.random.integers(len(ends)))]]
 
     def _advance(self, active: Mask, flush: Mask) -> None:
         for row in np.flatnonzero(active):
@@ -153,7 +160,7 @@ class VerifyChecker(Checker):
             kept[row] = self.tensors[name][row] = float("nan")
 
     def _point(self, row: int) -> Point:
-        tree, path = self.tree.prefix(int(self.drafts[row])), int(self.paths[row])
+        tree, path = self._prefixes[int(self.drafts[row])], int(self.paths[row])
         rereads = 0
         if self.case.tree is not None:
             rereads = len(tree.branch_parents() - {max(last_node(path), 0)})
@@ -172,9 +179,9 @@ class VerifyChecker(Checker):
         where = f"step {self.index - 1}"
         written = self._written(on)
         out = self.tensors["out"][self.rows]
-        if not out[~on].isnan().all():
+        if not (out[~on] == UNTOUCHED).all():
             raise Wrong(f"{where}: output of a row without a slot was written")
-        if not out[~written].isnan().all():
+        if not (out[~written] == UNTOUCHED).all():
             raise Wrong(f"{where}: output of a position that a row does not have was written")
         found = self.committed()
         expected, state = self._expected(on, written, found)
@@ -252,7 +259,7 @@ class VerifyChecker(Checker):
             states, _ = self._walk(self.anchor, {})
             stored: dict[int, torch.Tensor] = {}
             for node in sorted(again):
-                mask = self.tree.ancestors[node]
+                mask = self._masks[node]
                 held = self._stands_for(np.full_like(nothing, mask.bit_count()), np.full_like(nothing, mask))
                 has = on & (self._column(self.drafts)[self.rows] > node)
                 stored[node] = self._rounded(held, states[:, node], has)
