@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 #: Candidates when the byte model looks for the best window.
 WINDOWS = tuple(range(1, 129))
+#: lo x hi / us^2 of an interval is 1 for a fit and 1.5 or more for a bound (perfkit.roofline.latency).
+BOUND_SKEW = 1.2
 #: Rows that hold a time of a real run.
 TIMED = ("measured", "recorded")
 
@@ -282,11 +284,21 @@ def compare_rows(rows: Sequence[Row]) -> list[Row]:
 
 def is_bound(row: Mapping[str, Any]) -> bool:
     """Say whether a row's time is what its bytes allow at best: a prediction for kernels that were never measured."""
-    return (
-        row.get("source") == "predicted"
-        and row.get("predicted_lo") is not None
-        and (row.get("predicted_lo") == row.get("predicted_us"))
-    )
+    return row.get("source") == "predicted" and predicts_bound(row)
+
+
+def predicts_bound(row: Mapping[str, Any]) -> bool:
+    """Say whether the model's time of a row, of whatever source, is a bound."""
+    us, lo, hi = (row.get(f"predicted_{end}") for end in ("us", "lo", "hi"))
+    return us is not None and lo is not None and bound_interval(us, lo, hi)
+
+
+def bound_interval(us: float, lo: float, hi: float | None) -> bool:
+    """Say whether an interval is a bound's: it reaches far above and, but for doubt about the roof, not below.
+
+    The interval of a fit reaches as far in both directions, as a factor.
+    """
+    return bool(lo == us or (hi is not None and lo * hi > BOUND_SKEW * us * us))
 
 
 def ratio(over: Mapping[str, Any] | None, under: Mapping[str, Any] | None) -> float | None:

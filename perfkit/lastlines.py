@@ -150,6 +150,19 @@ def _control_text(control: Mapping[str, Any], recorded: Mapping[str, Any] | None
     return text
 
 
+def _model_line(found: Mapping[str, Any] | None) -> str | None:
+    if found is None:
+        return None
+    parts = []
+    if found["n"]:
+        kind = "" if found["source"] == "measured" else " against the recorded rows, which the model is fitted to"
+        parts.append(f"median error {found['median']:.1%}, p95 {found['p95']:.0%}, worst B={found['worst_batch']} "
+                     f"({found['worst']:+.0%}){kind}")  # fmt: skip
+    if found["n_bounds"]:
+        parts.append(f"without a fit the bound from bytes, in the median {found['bounds']:+.0%} off the time")
+    return "; ".join(parts)
+
+
 def _model_text(roofs: Roofs, fits: Mapping[str, str | None]) -> str:
     """Return what times are predicted with, and on which GPUs it was fitted where that is not the one predicted for."""
     text = f"{roofs.source} roofs"
@@ -221,10 +234,6 @@ def lines(summary: Mapping[str, Any], gpu: Mapping[str, Any], roofs: Roofs | Non
         say("control", _failed_control_text(failed))
     if summary["best_window"] and not (summary["verify"] and summary["best_window"]["phase"] == "verify"):
         say("best L", _window_line(summary["best_window"], summary["recorded_window"]))
-    if summary["model"]:
-        found = summary["model"]
-        kind = "" if found["source"] == "measured" else " against the recorded rows, which the model is fitted to"
-        say("model", f"median error {found['median']:.1%}, p95 {found['p95']:.0%}, worst B={found['worst_batch']} "
-                     f"({found['worst']:+.0%}){kind}")  # fmt: skip
+    say("model", _model_line(summary["model"]))
     say("break-even", _break_evens(summary["break_even"], summary["recorded_break_even"]))
     return out

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfkit.cases import draft_words
-from perfkit.derive import Row, alias, is_bound, is_control
+from perfkit.derive import Row, alias, is_bound, is_control, predicts_bound
 from perfkit.method import Case
 from perfkit.verify_table import REFERENCE_BATCH, model_window, verify_table
 
@@ -208,15 +208,25 @@ def recorded_window(rows: Sequence[Row]) -> dict[str, Any] | None:
 
 
 def model_errors(rows: Sequence[Row]) -> dict[str, Any] | None:
-    """Return how far predictions are from times of real runs: median and 95th percentile of |error|, the worst row."""
-    errors = [(row["prediction_error"], row) for row in _timed(rows) if row.get("prediction_error") is not None]
-    if not errors:
+    """Return how far predictions are from times of real runs: median and 95th percentile of |error|, the worst row.
+
+    Bounds are no predictions: ``n_bounds`` rows have only one, and ``bounds`` is its error in the median, a negative
+    number as long as no time is below its bound. None where no row has either.
+    """
+    timed = [row for row in _timed(rows) if row.get("prediction_error") is not None]
+    errors = [(row["prediction_error"], row) for row in timed if not predicts_bound(row)]
+    bounds = [row["prediction_error"] for row in timed if predicts_bound(row)]
+    if not timed:
         return None
-    sizes = np.abs([error for error, _ in errors])
-    worst, row = max(errors, key=lambda item: abs(item[0]))
-    return {"n": len(errors), "median": float(np.median(sizes)), "p95": float(np.quantile(sizes, 0.95)),
-            "worst": worst, "worst_batch": row["batch"], "worst_case": row["case_id"],
-            "source": row["source"]}  # fmt: skip
+    found: dict[str, Any] = {"n": len(errors), "median": None, "p95": None, "worst": None, "worst_batch": None,
+                             "worst_case": None, "source": timed[0]["source"], "n_bounds": len(bounds),
+                             "bounds": float(np.median(bounds)) if bounds else None}  # fmt: skip
+    if errors:
+        sizes = np.abs([error for error, _ in errors])
+        worst, row = max(errors, key=lambda item: abs(item[0]))
+        found |= {"median": float(np.median(sizes)), "p95": float(np.quantile(sizes, 0.95)), "worst": worst,
+                  "worst_batch": row["batch"], "worst_case": row["case_id"]}  # fmt: skip
+    return found
 
 
 def break_even(rows: Sequence[Row]) -> dict[str, Any] | None:

@@ -180,3 +180,17 @@ def test_a_bound_is_not_compared_with_a_time():
     assert ratio(bound, bound | {"time_us": 240.0, "predicted_us": 240.0, "predicted_lo": 240.0}) == 2.0
     assert ratio(control, control | {"time_us": 250.0}) == 2.0
     assert ratio({"status": "ok", "time_us": 3.0}, {"status": "ok", "time_us": 2.0}) == 1.5  # measured
+
+
+def test_a_bound_is_known_where_the_roof_is_doubted_too():
+    from perfkit.method import Step
+    from perfkit.profiles import load_gpu
+    from perfkit.roofline import efficiency_for, predict, roofs_for
+
+    step = Step(1e9, 1e9, 1e9)
+    known = efficiency_for("mamba2", "conventional", "decode")
+    for key in ("h200", "b200"):
+        gpu = load_gpu(key)
+        for efficiency in (None, known):
+            time = predict(gpu, roofs_for(gpu), step, efficiency=efficiency)
+            assert derive.bound_interval(time.us, time.lo, time.hi) == (efficiency is None), key

@@ -135,3 +135,17 @@ def test_trees_of_as_many_nodes_are_told_apart():
         names.append(next(row for row in rows if row["method"] == "snapshot") | {"tree": tree, "group_id": str(tree)})
     found = verify_table(names, table, None, None)
     assert found is not None and found["points"] == ["T4 aT", "tree4#1 aT", "tree4#2 aT"]
+
+
+def test_bounds_are_not_counted_among_the_models_errors():
+    rows, table = made(spec={"draft": "4", "accepted": "T"})
+    found = summary.model_errors(rows)
+    assert found is not None and (found["n"], found["n_bounds"]) == (1, 3)  # conventional has a fit
+    assert found["worst_case"] == rows[0]["case_id"]
+    line = next(line for line in text(rows, table) if line.startswith("model"))
+    assert "; without a fit the bound from bytes, in the median " in line
+    alone = summary.model_errors(rows[1:])
+    assert alone is not None and (alone["n"], alone["median"]) == (0, None)
+    lines = lastlines.lines(summary.summarize(rows[1:], table, H200, ROOFS), FACTS, ROOFS)
+    assert any(line.startswith("model     without a fit the bound") for line in lines)
+    assert summary.model_errors([row | {"prediction_error": None} for row in rows]) is None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from perfkit.derive import bound_interval
 from perfkit.reports.text import is_missing, microseconds, times, window_text
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _add_gains(data: pd.DataFrame, time: str, gain: str) -> None:
         if j is None or not t > 0 or not records[j][6] > 0:
             continue
         base, base_lo, base_hi = records[j][6:9]
-        if kind[i] == "predicted" and (base == base_lo) != (t == lo):
+        if kind[i] == "predicted" and bound_interval(base, base_lo, base_hi) != bound_interval(t, lo, hi):
             continue  # a bound from bytes beside a time with a kernel's efficiency is no comparison
         ratios[i, 0] = base / t
         if i == j:
