@@ -26,7 +26,7 @@ from perfkit.method import Case
 from perfkit.profiles import load_gpu, load_measured, load_model
 from perfkit.profiles.measured import EFFICIENCY, MEASURED
 from perfkit.roofline import roofs_for
-from perfkit.roofline.efficiency import Efficiency, Observation, covered, errors, fit
+from perfkit.roofline.efficiency import Efficiency, Observation, covered, enough, errors, fit
 
 Row = dict[str, Any]
 Key = tuple[str, str, str, str]  # family, method, phase, gpu
@@ -100,6 +100,8 @@ def document(directory: Path = MEASURED) -> str:
     rows = load_measured(directory=directory)
     text = HEAD
     for key, seen in sorted(observations(rows).items()):
+        if not enough(key[1], seen):  # timed at a batch or two: its prediction stays a bound
+            continue
         used = [row for row in rows if (row["family"], row["method"], row["phase"], row["gpu"]) == key]
         ids = [f",{row['case_id']}," for row in used]
         files = [path.name for path in sorted(directory.glob("*.csv"))

@@ -222,3 +222,11 @@ def test_other_values_in_the_file_fail_the_check(script: ModuleType, tmp_path: P
     assert script.main(["--directory", str(tmp_path), "--check"]) == 0
     (tmp_path / EFFICIENCY).write_text(GOOD.replace("walk_us: {value: 0.8", "walk_us: {value: 0.9"), encoding="utf-8")
     assert script.main(["--directory", str(tmp_path), "--check"]) == 1
+
+
+def test_times_at_one_batch_are_not_enough() -> None:
+    from perfkit.roofline.efficiency import enough
+
+    seen = [Observation(500.0, 1.0, 480.0, 64, None, model, batch) for model in "ab" for batch in (64, 256)]
+    assert enough("snapshot", seen) and not enough("replay", seen)
+    assert not enough("snapshot", seen[1::2])

@@ -142,6 +142,16 @@ def covered(found: Efficiency, observations: Sequence[Observation]) -> float:
     return float(np.mean(np.abs(np.log1p(errors(found, observations))) <= math.log1p(found.width)))
 
 
+def _clusters(observations: Sequence[Observation]) -> list[tuple[str, int]]:
+    """Return the models and batches of the times: windows, draft lengths and acceptances of one share their errors."""
+    return list(dict.fromkeys((o.model, o.batch) for o in observations))
+
+
+def enough(method: str, observations: Sequence[Observation]) -> bool:
+    """Say whether the times are at enough batches for a fit of the method's parameters."""
+    return len(_clusters(observations)) >= len(FORMS.get(method, DEFAULT_FORM)) + 2
+
+
 def fit(family: str, method: str, phase: str, gpu: str, observations: Sequence[Observation]) -> Efficiency:
     """Fit a method's parameters by relative least squares.
 
@@ -155,9 +165,9 @@ def fit(family: str, method: str, phase: str, gpu: str, observations: Sequence[O
     from scipy.stats import t
 
     names = FORMS.get(method, DEFAULT_FORM)
-    clusters = list(dict.fromkeys((o.model, o.batch) for o in observations))
+    clusters = _clusters(observations)
     free = len(clusters) - len(names)
-    if free < 2:
+    if not enough(method, observations):
         raise InputError(f"needs times at {len(names) + 2} batches or more", field=f"{family} {method} {phase}",
                          value=len(clusters))  # fmt: skip
 
