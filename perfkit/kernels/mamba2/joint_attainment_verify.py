@@ -61,6 +61,7 @@ def _joint_verify_kernel(
     state_ptr, last_t_ptr, pending_ptr, past_x_ptr, past_k_ptr, past_dt_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr,
     bias_ptr, skip_ptr, slots_ptr, drafts_ptr, out_ptr, n_positions,
     x_row, x_token, k_row, k_token, q_row, q_token, dt_row, dt_token,
+    past_x_row, past_x_token, past_k_row, past_k_token, past_dt_row, past_dt_token,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, MAX: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
@@ -92,16 +93,16 @@ def _joint_verify_kernel(
     q_at = q_ptr + row * q_row + group * D_K + c
     dt_at = dt_ptr + row * dt_row + head
     out_at = out_ptr + (row * n_positions * N_V + head) * D_V + v
-    past_x = past_x_ptr + row * x_row + head * D_V + v
-    past_k = past_k_ptr + row * k_row + group * D_K + c
-    past_dt = past_dt_ptr + row * dt_row + head
+    past_x = past_x_ptr + row * past_x_row + head * D_V + v
+    past_k = past_k_ptr + row * past_k_row + group * D_K + c
+    past_dt = past_dt_ptr + row * past_dt_row + head
     # The first token of either loop is under way before the state, and the next one's while a loop computes.
     j = tl.arange(0, MAX)
-    dts = tl.load(past_dt + j * dt_token, mask=j < n_past, other=0.0)
+    dts = tl.load(past_dt + j * past_dt_token, mask=j < n_past, other=0.0)
     some = n_past > 0
-    dt_again = tl.load(past_dt + (n_past - 1) * dt_token, mask=some, other=0.0)
-    k_again = tl.load(past_k + (n_past - 1) * k_token, mask=some, other=0.0)
-    x_again = tl.load(past_x + (n_past - 1) * x_token, mask=live & some, other=0.0)
+    dt_again = tl.load(past_dt + (n_past - 1) * past_dt_token, mask=some, other=0.0)
+    k_again = tl.load(past_k + (n_past - 1) * past_k_token, mask=some, other=0.0)
+    x_again = tl.load(past_x + (n_past - 1) * past_x_token, mask=live & some, other=0.0)
     some = n > 0
     dt, x = tl.load(dt_at, mask=some, other=0.0), tl.load(x_at, mask=live & some, other=0.0)
     k, q = tl.load(k_at, mask=some, other=0.0), tl.load(q_at, mask=some, other=0.0)
@@ -116,9 +117,9 @@ def _joint_verify_kernel(
     for i in tl.range(0, n_past):
         before = n_past - 2 - i
         more = before >= 0
-        dt_next = tl.load(past_dt + before * dt_token, mask=more, other=0.0)
-        k_next = tl.load(past_k + before * k_token, mask=more, other=0.0)
-        x_next = tl.load(past_x + before * x_token, mask=live & more, other=0.0)
+        dt_next = tl.load(past_dt + before * past_dt_token, mask=more, other=0.0)
+        k_next = tl.load(past_k + before * past_k_token, mask=more, other=0.0)
+        x_next = tl.load(past_x + before * past_x_token, mask=live & more, other=0.0)
         step = softplus(dt_again.to(tl.float32) + bias)
         s += (tl.exp(later) * step * x_again.to(tl.float32))[None, :, None] * k_again.to(tl.float32)[:, None, :]
         later += a * step
@@ -174,6 +175,7 @@ class JointAttainmentVerify(Method):
     def launches(self, case: Case, config: Config, tensors: Mapping[str, Any], step: int = 0) -> Iterable[Launch]:
         """Two launches: gather, then both rows of every request."""
         shape, t, tile, rows = case.shape, tensors, config["gather_tile"], config["rows"]
+        past_strides = [t[PAST + name].stride(axis) for name in ("x", "k", "dt") for axis in (0, 1)]
         elements = shape.state_elements
         yield Launch(
             _joint_gather_kernel,
@@ -187,7 +189,7 @@ class JointAttainmentVerify(Method):
             (case.batch * ROWS_EACH * shape.n_v_heads * -(-shape.d_v // rows),),
             (t["state"], t["last_t"], t["pending"], t["past_x"], t["past_k"], t["past_dt"], t["x"], t["k"], t["q"],
              t["dt"], t["a"], t["dt_bias"], t["d_skip"], t["slots"], t["drafts"], t["out"], case.draft_len,
-             *input_strides(t)),
+             *input_strides(t), *past_strides),
             {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k, "MAX": MAX_NODES,
              "ROWS": rows, "COLS": columns(case)},
             {"num_warps": config["warps"], "num_stages": 1},
