@@ -40,9 +40,9 @@ def traffic(
     input_dtype: Annotated[str, typer.Option("--input-dtype", metavar="DTYPE", help="Inputs and records.")] = "bf16",
     json: JsonOption = False,
 ) -> None:
-    """Show bytes, FLOPs, intensity and the best window; with --draft or --tree, every way to verify drafts.
+    """Show bytes, FLOPs, intensity and the best window.
 
-    Of verify steps the table of the paper's App. A.1: launches, reads R and writes W of the state, bytes as the paper
+    With --draft above 1 or --tree, every way to verify drafts: the table of the paper's App. A.1: launches, reads R and writes W of the state, bytes as the paper
     counts them and exact, serial steps, and the times that ship with perfkit at this T and acceptance.
 
     Examples:
