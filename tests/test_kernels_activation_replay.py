@@ -12,7 +12,7 @@ import torch
 from perfkit.check import check_case
 from perfkit.checker import bits
 from perfkit.kernels.mamba2 import layout
-from perfkit.kernels.mamba2.masked_replay import REPLAY_CONFIGS, cache_buffers, replay_launch, replayed
+from perfkit.kernels.mamba2.masked_replay import cache_buffers, replay_configs, replay_launch, replayed
 from perfkit.kernels.mamba2.reference import FAMILY
 from perfkit.method import Case, Point
 from perfkit.registry import get_method
@@ -57,7 +57,7 @@ def test_nothing_accepted_leaves_every_bit(state_dtype: str) -> None:
     assert torch.equal(before, bits(tensors["state"]))
 
 
-@pytest.mark.parametrize(("rows", "warps"), REPLAY_CONFIGS)
+@pytest.mark.parametrize(("rows", "warps"), replay_configs(Case(SMALL, KEY, 3, draft_len=4)))
 def test_replay_runs_the_accepted_tokens_only(rows: int, warps: int) -> None:
     case, tensors = cached()
     tensors["accepted"].fill_(4)

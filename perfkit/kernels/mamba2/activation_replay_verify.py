@@ -17,7 +17,7 @@ from typing import Any
 from perfkit.kernels.gates import softplus
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.mamba2 import layout
-from perfkit.kernels.mamba2.masked_replay import REPLAY_CONFIGS, cache_buffers, replay_bytes, replay_launch, replayed
+from perfkit.kernels.mamba2.masked_replay import cache_buffers, replay_bytes, replay_configs, replay_launch, replayed
 from perfkit.kernels.mamba2.snapshot_verify import columns, input_strides
 from perfkit.kernels.mamba2.state_copy import COPY_CONFIGS, copy_launch
 from perfkit.method import Buffer, Case, Config, Launch, Method, Number, Point, Step
@@ -161,14 +161,14 @@ class ActivationReplayVerify(Method):
         Small tiles give the memory system the most independent requests.
         """
         scale = max(1, case.shape.d_k // 128)  # a longer state row takes more threads, not more registers
-        scans, replays, copies = ((16, 1), (8, 1), (32, 4), (16, 4)), REPLAY_CONFIGS, COPY_CONFIGS
+        scans, replays, copies = ((16, 1), (8, 1), (32, 4), (16, 4)), replay_configs(case), COPY_CONFIGS
         triples = [
             *((replays[0], copies[0], scan) for scan in scans if scan[0] <= 16 or case.shape.d_v % scan[0] == 0),
             *((replay, copies[0], scans[0]) for replay in replays[1:]),
             *((replays[0], copy, scans[0]) for copy in copies[1:]),
         ]
         return [
-            Config.of(replay_rows=replay[0], replay_warps=replay[1] * scale, copy_tile=copy[0], copy_warps=copy[1],
+            Config.of(replay_rows=replay[0], replay_warps=replay[1], copy_tile=copy[0], copy_warps=copy[1],
                       rows=scan[0], warps=scan[1] * scale)
             for replay, copy, scan in triples
         ]  # fmt: skip

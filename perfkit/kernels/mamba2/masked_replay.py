@@ -11,7 +11,7 @@ Source: paper, App. A.1 (activation replay of Snakes and Ladders; STree), Eq. 5.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from perfkit.kernels.lang import tl, triton
@@ -145,5 +145,9 @@ def replayed(tensors: Mapping[str, Any], step: int) -> Any:
 
 #: Tokens loaded before they are used: a load then has the time of two tokens of all warps of an SM to arrive.
 AHEAD = 2
-#: Candidates (rows, warps), the default first: small tiles keep the most requests to memory in flight.
-REPLAY_CONFIGS: Sequence[tuple[int, int]] = ((16, 1), (8, 1), (4, 1), (32, 4))
+
+
+def replay_configs(case: Case) -> list[tuple[int, int]]:
+    """Return candidates (rows, warps), the default first: small tiles keep the most requests to memory in flight."""
+    scale = max(1, case.shape.d_k // 128)  # a longer state row takes more threads, not more registers
+    return [(rows, warps * scale) for rows, warps in ((16, 1), (8, 1), (4, 1), (32, 4))]

@@ -15,9 +15,9 @@ from typing import Any
 
 from perfkit.kernels.mamba2 import layout
 from perfkit.kernels.mamba2.masked_replay import (
-    REPLAY_CONFIGS,
     cache_buffers,
     replay_bytes,
+    replay_configs,
     replay_launch,
     replayed,
 )
@@ -97,7 +97,7 @@ class StreeVerify(Method):
 
     def configs(self, case: Case) -> Sequence[Config]:
         """Return the replay's tile height and warps with the scan's configuration: one varies, the other is default."""
-        scans, replays = scan_configs(case), REPLAY_CONFIGS
+        scans, replays = scan_configs(case), replay_configs(case)
         pairs = [(replays[0], scan) for scan in scans] + [(replay, scans[0]) for replay in replays[1:]]
         return [Config.of(replay_rows=rows, replay_warps=warps, **scan) for (rows, warps), scan in pairs]
 
