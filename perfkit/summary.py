@@ -94,7 +94,7 @@ def fits_used(rows: Sequence[Row], cases: Mapping[str, Case], roofs: Roofs | Non
     found: dict[str, str | None] = {}
     for row in rows:
         case = cases.get(row["case_id"])
-        if case is None or roofs is None:
+        if case is None or roofs is None or row["status"] == "skipped":
             continue
         known = efficiency_for(case.shape.family, case.method, case.phase, roofs.gpu)
         name = case.method if case.phase == "decode" else f"{case.method} {case.phase}"

@@ -42,8 +42,9 @@ def traffic(
 ) -> None:
     """Show bytes, FLOPs, intensity and the best window.
 
-    With --draft above 1 or --tree, every way to verify drafts: the table of the paper's App. A.1: launches, reads R and writes W of the state, bytes as the paper
-    counts them and exact, serial steps, and the times that ship with perfkit at this T and acceptance.
+    With --draft above 1 or --tree, every way to verify drafts: the table of the paper's App. A.1 has launches, reads R
+    and writes W of the state, bytes as the paper counts them and exact, serial steps, and the times that ship with
+    perfkit at this T and acceptance.
 
     Examples:
         perfkit traffic --model nemotron-super --window 16
