@@ -141,7 +141,7 @@ def test_counts() -> None:
     # Always one token: a step starts from snapshot 0, so of the parents 0 and 1 only 1 is read again.
     assert METHOD.step(SUPER, tree, 1, False).bytes_read == 256 * (2 * state + 5 * token + 12 + 20) + 3 * 4 * 128
     many = METHOD.step(SUPER, replace(point, draft_len=np.array([2, 8])), 1, False)
-    assert list(many.bytes_write) == [256 * n * (state + 2 * 128 * 64) for n in (2, 8)]
+    assert np.asarray(many.bytes_write).tolist() == [256 * n * (state + 2 * 128 * 64) for n in (2, 8)]
 
 
 def test_memory_grows_with_drafts() -> None:
