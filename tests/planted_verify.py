@@ -13,6 +13,8 @@ from typing import Any
 import torch
 
 from perfkit.kernels.mamba2.fused_recovery_verify import FusedRecoveryVerify
+from perfkit.kernels.mamba2.joint_attainment_verify import JointAttainmentVerify
+from perfkit.kernels.mamba2.reference import PAST, packed_inputs
 from perfkit.kernels.mamba2.replay_verify import ReplayVerify
 from perfkit.kernels.mamba2.snapshot_verify import SnapshotVerify
 from perfkit.kernels.mamba2.stree_verify import StreeVerify
@@ -20,6 +22,8 @@ from perfkit.method import Buffer, Case, Config, Launch, Method, Number, Point, 
 from perfkit.shape import Shape
 
 Tensors = Mapping[str, Any]
+#: The tree of the cases that have one.
+TREE = "0,0,1,1"
 
 
 def call(function: Any, *args: Any) -> Launch:
@@ -249,6 +253,25 @@ class Deaf(FusedRecoveryVerify):
         yield call(tensors[self.name].copy_, tensors["copy"])
 
 
+class KeepsOwnPast(JointAttainmentVerify):
+    """Keeps the inputs of its last step, and does not look at those that the layer hands over again."""
+
+    def buffers(self, case: Case) -> dict[str, Buffer]:
+        own = packed_inputs(case, (case.batch, case.draft_len), "own_")
+        return {**super().buffers(case), **{name: replace(buffer, role="scratch") for name, buffer in own.items()}}
+
+    def launches(self, case: Case, config: Config, tensors: Tensors, step: int = 0) -> Iterable[Launch]:
+        own = {PAST + name: tensors[f"own_{name}"] for name in ("x", "k", "dt")}
+        yield from super().launches(case, config, {**tensors, **own}, step)
+
+        def keep() -> None:
+            ran = (tensors["slots"] >= 0)[:, None, None]
+            for name in ("packed", "dt"):
+                tensors[f"own_{name}"].copy_(torch.where(ran, tensors[name], tensors[f"own_{name}"]))
+
+        yield call(keep)
+
+
 RIGHT = Right()
 COMMITS_ONE_LESS = CommitsOneLess()
 COMMITS_ALL = CommitsAll()
@@ -269,3 +292,32 @@ FLUSHES_EARLY = FlushesEarly()
 ROUNDS_TWICE = RoundsTwice()
 ROUNDS_CHECKPOINT = RoundsCheckpoint()
 DEAF_X, DEAF_K, DEAF_DT, DEAF_STATE = (Deaf(name) for name in ("x_cache", "k_cache", "dt_cache", "state"))
+KEEPS_OWN_PAST = KeepsOwnPast()
+
+#: Name, window, tree and what a check finds, counting no bytes: as on a GPU.
+FAULTS: list[tuple[str, int | None, str | None, str]] = [
+    ("COMMITS_ONE_LESS", None, None, "output error"),
+    ("COMMITS_ALL", None, None, "output error"),
+    ("READS_THE_FIRST_STEP", None, None, "output error"),
+    ("READS_THE_FIRST_STEP", None, TREE, "output error"),
+    ("SERVES_ALL_POSITIONS", None, None, "output of a position that a row does not have was written"),
+    ("SERVES_ALL_POSITIONS", None, TREE, "output of a position that a row does not have was written"),
+    ("SERVES_PADDED_ROWS", None, None, "output of a row without a slot was written"),
+    ("KEEPS_OLD_ACCEPTANCE", None, None, "error inf"),
+    ("KEEPS_OLD_RECORDS", 7, None, "error inf"),
+    ("KEEPS_OLD_RECORDS", 5, TREE, "error inf"),
+    ("FORGETS_IDLE_ROWS", None, None, "output error"),
+    ("LEAKS_SIBLINGS", None, TREE, "output error"),
+    ("LEAKS_SIBLINGS_IN_SCAN", None, TREE, "output error"),
+    ("TAKES_FIRST_NODES", None, TREE, "output error"),
+    ("FLUSHES_LATE", 7, None, "a row that is due did not write its checkpoint"),
+    ("FLUSHES_EARLY", 7, None, "checkpoint of a row that does not flush was written"),
+    ("FLUSHES_LATE", 5, TREE, "a row that is due did not write its checkpoint"),
+    ("FLUSHES_EARLY", 5, TREE, "checkpoint of a row that does not flush was written"),
+    ("ROUNDS_CHECKPOINT", None, None, "state error"),
+    ("DEAF_X", None, None, "outputs do not change when x_cache is perturbed"),
+    ("DEAF_K", None, None, "outputs do not change when k_cache is perturbed"),
+    ("DEAF_DT", None, None, "outputs do not change when dt_cache is perturbed"),
+    ("KEEPS_OWN_PAST", None, None, "outputs do not change when past_packed is perturbed"),
+    ("DEAF_STATE", None, None, "outputs do not change when state is perturbed"),
+]

@@ -11,13 +11,18 @@ from typing import Any
 
 import pytest
 
+from perfkit.registry import methods
+
+VERIFY = [method.key for method in methods("mamba2", "verify")]
 SCRIPT = Path(__file__).with_name("gpu_checks.py")
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 
 
-def probe(name: str) -> list[dict[str, Any]]:
+def probe(name: str, *arguments: str) -> list[dict[str, Any]]:
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    done = subprocess.run([sys.executable, str(SCRIPT), name], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), name, *arguments], capture_output=True, text=True, env=environment
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     assert found
@@ -35,6 +40,20 @@ def test_every_sample_in_every_configuration() -> None:
     assert {item["method"] for item in found} == {"conventional", "replay"}
     assert {item["input_dtype"] for item in found} == {"float32", "float16", "bfloat16"}
     assert all(0 <= item["rel_error"] < 2e-6 for item in found)
+
+
+@pytest.mark.parametrize("method", VERIFY)
+def test_every_verify_sample(method: str) -> None:
+    found = probe("verify_cases", method)
+    assert wrong(found) == []
+    assert {item["checked"] for item in found} == {"gpu"}
+    assert {item["input_dtype"] for item in found} == {"float32", "float16", "bfloat16"}
+    assert all(0 <= item["rel_error"] < 2e-6 for item in found)
+
+
+@pytest.mark.parametrize("method", VERIFY)
+def test_one_graph_takes_the_acceptance_of_each_step(method: str) -> None:
+    assert wrong(probe("verify_graphs", method)) == []
 
 
 def test_one_graph_serves_desynchronized_rows() -> None:
@@ -55,7 +74,7 @@ def test_state_offsets_past_two_billion_elements() -> None:
     if found[0]["status"] == "skipped":
         pytest.skip(found[0]["detail"])
     assert wrong(found) == []
-    assert all(max(item["detail"]) >= 2048 > min(item["detail"]) for item in found)
+    assert all(max(item["detail"]) >= 2**31 > min(item["detail"]) for item in found)
 
 
 def test_faults_are_found() -> None:
@@ -65,6 +84,15 @@ def test_faults_are_found() -> None:
     for name, buffer in (("DEAF_X", "x_ring"), ("DEAF_K", "k_ring"), ("DEAF_DT", "dt_ring"), ("DEAF_STATE", "state")):
         assert found[name]["detail"] == f"outputs do not change when {buffer} is perturbed"
     assert "did not write its checkpoint" in found["FLUSHES_LATE"]["detail"]
+
+
+def test_faults_of_verify_steps_are_found() -> None:
+    found = probe("planted_verify")
+    right = [item for item in found if item["case"] == "RIGHT"]
+    assert len(right) == 2 and wrong(right) == []
+    missed = [item for item in found if item["case"] != "RIGHT" and
+              (item["status"] != "incorrect" or item["finding"] not in item["detail"])]  # fmt: skip
+    assert missed == []
 
 
 def test_softplus() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from planted_verify import FAULTS, TREE
 
 from perfkit import check, checking, registry, samples
 from perfkit.check import check_case
@@ -22,13 +23,12 @@ PLANTED = Path(__file__).with_name("planted_verify.py")
 METHODS = registry.methods("mamba2", "verify")
 CASES = [case for method in METHODS for case in samples.interpreter_cases(method)]
 SMALL = Shape("mamba2", 2, 1, 16, 16)
-TREE = "0,0,1,1"
 
 
 def case_name(case: Case) -> str:
-    shape = case.shape
+    shape, config = case.shape, case.option("config")
     return (f"{case.method}-B{case.batch}-T{case.draft_len}-{case.tree}-L{case.window}-{shape.n_v_heads}x"
-            f"{shape.n_k_heads}x{shape.d_v}x{shape.d_k}-{case.input_dtype}-{case.state_dtype}-{case.option('config')}")  # fmt: skip
+            f"{shape.n_k_heads}x{shape.d_v}x{shape.d_k}-{case.input_dtype}-{case.state_dtype}-{config}")  # fmt: skip
 
 
 def planted(name: str, window: int | None = None, **changes: Any) -> Case:
@@ -197,33 +197,6 @@ def test_rounded_states_are_allowed_for(method: str, dtype: str) -> None:
 def test_a_plugin_that_is_right_passes(tree: str | None) -> None:
     outcome = check_case(planted("RIGHT", tree=tree), "cpu")
     assert outcome.reason is None and "bytes" in outcome.covered
-
-
-FAULTS: list[tuple[str, int | None, str | None, str]] = [
-    ("COMMITS_ONE_LESS", None, None, "output error"),
-    ("COMMITS_ALL", None, None, "output error"),
-    ("READS_THE_FIRST_STEP", None, None, "output error"),
-    ("READS_THE_FIRST_STEP", None, TREE, "output error"),
-    ("SERVES_ALL_POSITIONS", None, None, "output of a position that a row does not have was written"),
-    ("SERVES_ALL_POSITIONS", None, TREE, "output of a position that a row does not have was written"),
-    ("SERVES_PADDED_ROWS", None, None, "output of a row without a slot was written"),
-    ("KEEPS_OLD_ACCEPTANCE", None, None, "error inf"),
-    ("KEEPS_OLD_RECORDS", 7, None, "error inf"),
-    ("KEEPS_OLD_RECORDS", 5, TREE, "error inf"),
-    ("FORGETS_IDLE_ROWS", None, None, "output error"),
-    ("LEAKS_SIBLINGS", None, TREE, "output error"),
-    ("LEAKS_SIBLINGS_IN_SCAN", None, TREE, "output error"),
-    ("TAKES_FIRST_NODES", None, TREE, "output error"),
-    ("FLUSHES_LATE", 7, None, "a row that is due did not write its checkpoint"),
-    ("FLUSHES_EARLY", 7, None, "checkpoint of a row that does not flush was written"),
-    ("FLUSHES_LATE", 5, TREE, "a row that is due did not write its checkpoint"),
-    ("FLUSHES_EARLY", 5, TREE, "checkpoint of a row that does not flush was written"),
-    ("ROUNDS_CHECKPOINT", None, None, "state error"),
-    ("DEAF_X", None, None, "outputs do not change when x_cache is perturbed"),
-    ("DEAF_K", None, None, "outputs do not change when k_cache is perturbed"),
-    ("DEAF_DT", None, None, "outputs do not change when dt_cache is perturbed"),
-    ("DEAF_STATE", None, None, "outputs do not change when state is perturbed"),
-]
 
 
 @pytest.mark.parametrize(("name", "window", "tree", "finding"), FAULTS)
