@@ -233,7 +233,8 @@ class FusedRecoveryVerify(Method):
         shape = case.shape
         scale = max(1, shape.d_k // 128)  # a longer state row takes more threads, not more registers
         head = triton.next_power_of_2(shape.d_v)
-        whole = [(head, max(1, head // 8)), (head, max(1, head // 16))]
+        # Whole heads of longer rows spill.
+        whole = [(head, max(1, head // 8)), (head, max(1, head // 16))] if scale == 1 else []
         if case.batch * shape.n_v_heads <= SMALL_BATCH_HEADS:
             choices = [*whole, (16, 4), (16, 2), (32, 4), (16, 1)]
         else:
