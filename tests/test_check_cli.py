@@ -59,7 +59,10 @@ def test_without_a_gpu_it_interprets_and_compiles(worker: Worker, capsys: pytest
     assert run(["check", "--json"]) == 0
     found = document(capsys)
     assert {row["where"] for row in found["cases"]} == {"interpreter", "compile"}
-    assert {row["method"] for row in found["cases"]} == {"conventional", "replay"}
+    asked = {(row["method"], row["phase"]) for row in found["cases"]}
+    assert asked == {(method.key, method.phase) for method in methods("mamba2")}
+    assert {row["tree"] for row in found["cases"] if row["phase"] == "decode"} == {None}
+    assert {"0,0,0", None} <= {row["tree"] for row in found["cases"] if row["method"] == "snapshot"}
     assert found["statuses"] == {"ok": len(found["cases"])} and found["exit_code"] == 0
     first = found["cases"][0]
     assert first["rel_error"] == 1e-7 and first["checked"] == ["outputs", "bytes"]
@@ -68,6 +71,18 @@ def test_without_a_gpu_it_interprets_and_compiles(worker: Worker, capsys: pytest
     assert {case.shape for case in compiled} == {Shape("mamba2", 128, 8, 64, 128)}
     assert {case.batch for case in compiled} == {1, 256}
     assert worker.options[0]["settings"] == {"seed": 0, "check_only": True, "tune": False}
+
+
+def test_lines_say_how_many_drafts_are_verified(worker: Worker, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", "--method", "snapshot", "--no-compile"]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert " T " in header
+    at = header.index(" T ") + 1
+    shown = {line[at : at + 5].strip() for line in lines[:-1]}
+    assert shown == {"2", "3", "4", "5", "7", "8", "16", "tree4", "tree6", "tree8"}
+    worker.replies["interpret snapshot"] = {"status": "incorrect", "reason": "step 3", "row": {}}
+    assert run(["check", "--method", "snapshot", "--no-compile"]) == 1
+    assert "incorrect: interpreter snapshot B3 T4 [" in capsys.readouterr().out
 
 
 def test_one_line_a_case_and_a_count(worker: Worker, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +154,7 @@ def test_with_a_gpu_the_same_cases_and_more_run_on_it(
     [
         (["--family", "mamba3"], ["--family", "mamba3", "mamba2, gdn, kda"]),
         (["--family", "gdn"], ["family", "gdn", "no kernels"]),
-        (["--method", "replai"], ["--method", "replai", "conventional, replay, all, FILE.py:METHOD"]),
+        (["--method", "replai"], ["--method", "replai", "conventional, replay, ", ", all, FILE.py:METHOD"]),
         (["--method", "replay,nope"], ["--method", "nope"]),
         (["--method", "no/such.py:METHOD"], ["--method", "such.py:METHOD", "no such file"]),
         (["--method", f"{PLANTED}:NOT_A_METHOD"], ["--method", "NOT_A_METHOD", "RIGHT"]),
@@ -208,7 +223,7 @@ def test_compiled_cases_cover_small_and_large_batches() -> None:
 
 
 def test_each_case_of_a_check_has_a_name_of_its_own() -> None:
-    for method in methods("mamba2", "decode"):
+    for method in methods("mamba2"):
         for cases in (samples.interpreter_cases(method), samples.gpu_cases(method)):
             names = [checking.describe(case) for case in cases]
             assert len(set(names)) == len(names)

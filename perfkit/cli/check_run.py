@@ -142,7 +142,8 @@ def _row(where: str, case: Case, record: Mapping[str, Any]) -> Row:
     told = record["row"]
     row: Row = {
         "where": where, "family": case.shape.family, "method": case.method, "phase": case.phase, "shape": case.shape,
-        "batch": case.batch, "window": case.window, "draft_len": case.draft_len, "input_dtype": case.input_dtype,
+        "batch": case.batch, "window": case.window, "draft_len": case.draft_len, "tree": case.tree,
+        "input_dtype": case.input_dtype,
         "state_dtype": case.state_dtype, "launch_config": told.get("launch_config") or case.option(samples.CONFIG),
         "status": record["status"], "reason": record["reason"], "rel_error": told.get("rel_error"),
         "steps": told.get("steps"), "checked": told.get("covered") or [],
@@ -174,24 +175,29 @@ def _checked(row: Row) -> str:
     return ", ".join(row["checked"])
 
 
+def _drafts(row: Row) -> str:
+    return f"tree{row['draft_len']}" if row["tree"] is not None else str(row["draft_len"])
+
+
 def _cells(row: Row) -> list[Any]:
     shape = row["shape"]
     return [
-        row["where"], _name(row), row["batch"], row["window"], f"{shape.n_v_heads}/{shape.n_k_heads}",
+        row["where"], _name(row), row["batch"], row["window"], _drafts(row), f"{shape.n_v_heads}/{shape.n_k_heads}",
         f"{shape.d_v}x{shape.d_k}", f"{row['input_dtype']}, {row['state_dtype']}", row["launch_config"], row["status"],
         None if row["rel_error"] is None else f"{row['rel_error']:.1e}", _checked(row),
     ]  # fmt: skip
 
 
 def _print(rows: Sequence[Row]) -> None:
-    columns = ["where", "method", "batch", "window", "heads", "state", "input, state", "configuration", "status",
+    columns = ["where", "method", "batch", "window", "T", "heads", "state", "input, state", "configuration", "status",
                "rel_error", "checked"]  # fmt: skip
     print_table(columns, map(_cells, rows))
     for row in rows:
         if row["reason"]:
             window = f" L{row['window']}" if row["window"] is not None else ""
-            print(f"{row['status']}: {row['where']} {_name(row)} B{row['batch']}{window} [{row['launch_config']}]: "
-                  f"{row['reason']}")  # fmt: skip
+            drafts = "" if row["phase"] == "decode" else f" {_drafts(row)}" if row["tree"] else f" T{_drafts(row)}"
+            point = f"B{row['batch']}{drafts}{window} [{row['launch_config']}]"
+            print(f"{row['status']}: {row['where']} {_name(row)} {point}: {row['reason']}")
     counts = Counter(row["status"] for row in rows)
     others = "".join(f", {count} {status}" for status, count in counts.items() if status != "ok")
     print(f"{counts['ok']}/{len(rows)} ok{others}: {', '.join(dict.fromkeys(row['where'] for row in rows))}")
