@@ -271,13 +271,15 @@ class Checker:
         """Return the bytes declared for a step of the active rows; of idle rows each launch reads the slot id."""
         flush = self.flushes()
         launches = int(self.method.step(self.case.shape, self._point(0), 0, False).launches)
-        read, write, shared_read, shared_write = 4 * launches * int((~active).sum()), 0, 0, 0
+        read, write = 4 * launches * int((~active).sum()), 0
+        shared: dict[bool, tuple[int, int]] = {}  # of the launches that serve flushing and other rows
         for row in np.flatnonzero(active):
             step = self.method.step(self.case.shape, self._point(int(row)), int(self.h[row]), bool(flush[row]))
-            shared_read, shared_write = int(step.shared_read), int(step.shared_write)
-            read += int(step.bytes_read) - shared_read
-            write += int(step.bytes_write) - shared_write
-        return read + shared_read, write + shared_write
+            own = (int(step.shared_read), int(step.shared_write))
+            shared[self.method.apart and bool(flush[row])] = own
+            read += int(step.bytes_read) - own[0]
+            write += int(step.bytes_write) - own[1]
+        return read + sum(both[0] for both in shared.values()), write + sum(both[1] for both in shared.values())
 
     def _point(self, row: int) -> Point:
         """Return the point of one row's next step."""

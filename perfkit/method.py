@@ -350,6 +350,7 @@ class Method(ABC):
     source: str  # "paper, Alg. 1; App. C.3"
     windowed: bool = False  # True when it has a replay buffer and so a window
     trees: bool = False  # True when it verifies draft trees, not only chains
+    apart: bool = False  # True when launches of their own serve rows that flush, and read what is shared once more
 
     def supports(self, case: Case) -> str | None:
         """Return None, or the reason why this case cannot run (a sweep shows it as skipped)."""

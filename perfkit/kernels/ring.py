@@ -51,6 +51,24 @@ def cursor_pack(h, origin):
 
 
 @triton.jit
+def cursor_marked(cursor):
+    """Whether a launch marked the cursor for the next launch of its step: bit 30."""
+    return cursor >= 0x40000000
+
+
+@triton.jit
+def cursor_with_mark(cursor):
+    """A cursor without a mark, with it."""
+    return cursor | 0x40000000
+
+
+@triton.jit
+def cursor_without_mark(cursor):
+    """A cursor, its mark taken off."""
+    return cursor & 0x3FFFFFFF
+
+
+@triton.jit
 def wrap(position, ring):
     """``position`` modulo ``ring`` for positions below 2·ring, without a division."""
     return tl.where(position >= ring, position - ring, position)

@@ -24,7 +24,7 @@ from perfkit.shape import Shape
 SPAN = 1024
 
 
-@triton.jit(do_not_specialize=["n_ring"])
+@triton.jit(do_not_specialize=["n_ring"], do_not_specialize_on_alignment=["path_ptr"])
 def _replay_commit_kernel(
     x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, slots_ptr, path_ptr, n_ring,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr,
@@ -39,9 +39,9 @@ def _replay_commit_kernel(
     if slot < 0:
         return
     path = tl.load(path_ptr + row)
+    cursor = tl.load(cursor_ptr + slot * N_V + first_head)
     if path < 2:  # nothing, or the root alone, which is where it belongs
         return
-    cursor = tl.load(cursor_ptr + slot * N_V + first_head)
     start = cursor_origin(cursor) + cursor_h(cursor)
     e = tl.arange(0, SPAN_X)
     heads = first_head + tl.arange(0, HEADS)
@@ -66,9 +66,7 @@ def _replay_commit_kernel(
 def commit_launch(case: Case, tensors: Mapping[str, Any], path: Any, n_ring: int) -> Launch:
     """Return the launch that moves the records of each row's ``path`` [batch] int32 to where they are committed."""
     shape, t = case.shape, tensors
-    heads = 1
-    while shape.heads_per_group % (2 * heads) == 0 and 2 * heads * shape.d_v <= SPAN:
-        heads *= 2
+    heads = program_heads(shape)
     return Launch(
         _replay_commit_kernel,
         (case.batch * shape.n_v_heads // heads,),
@@ -79,9 +77,17 @@ def commit_launch(case: Case, tensors: Mapping[str, Any], path: Any, n_ring: int
     )  # fmt: skip
 
 
-def commit_bytes(shape: Shape, point: Point) -> Number:
-    """Return the bytes that a row moves, read and written once each: all records of the path but the root's."""
+def program_heads(shape: Shape) -> int:
+    """Return how many heads of a group a program moves."""
+    heads = 1
+    while shape.heads_per_group % (2 * heads) == 0 and 2 * heads * shape.d_v <= SPAN:
+        heads *= 2
+    return heads
+
+
+def commit_bytes(shape: Shape, point: Point) -> tuple[Number, Number]:
+    """Return what the launch reads and writes a row: slot, path, cursors; all records of the path but the root's."""
     if not point.tree:
-        return 0
+        return 0, 0
     moved: Number = np.maximum(np.asarray(point.accepted) - 1, 0) * layer_record_bytes(shape, point.input_bytes)
-    return moved
+    return moved + 8 + 4 * shape.n_v_heads // program_heads(shape), moved

@@ -4,7 +4,12 @@ A step appends the records of its T positions behind the h committed ones and co
 (Eq. 6). Rejected records lie beyond h and are overwritten by the next step. A row with h + T > L first folds its h
 committed records into the checkpoint: they stay committed whatever the verifier returns, so this needs no acceptance.
 
-A step is one launch, in which a row flushes or does not. What the step before committed is added to the cursors at
+A step is two launches: one serves the rows that flush and marks their cursors, the other all rows without a mark, and
+takes it off. Each has the registers and tiles that its own work needs; in one kernel with a branch the fold's registers
+took 20 % from rows that do not flush. An empty launch costs 3 to 5 µs. Both stream the state: what a program's heads
+need beside it is computed at once and up front, then all tiles follow in one pipelined loop.
+
+One CUDA graph serves rows that flush and rows that do not. What the step before committed is added to the cursors at
 the start of the next one, by the programs that own them (:mod:`perfkit.kernels.ring`), so that a chain needs no commit
 launch, and a row that sits out keeps its acceptance. A tree's accepted path is gathered to the front by a launch of
 its own (:mod:`perfkit.kernels.mamba2.replay_commit`).
@@ -20,11 +25,29 @@ from typing import Any
 import numpy as np
 
 from perfkit.kernels import ring
-from perfkit.kernels.gates import softplus
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.mamba2 import layout
 from perfkit.kernels.mamba2.replay_commit import commit_bytes, commit_launch
-from perfkit.kernels.ring import cursor_h, cursor_origin, cursor_pack, wrap
+from perfkit.kernels.mamba2.replay_parts import (
+    committed_by,
+    draft_weights,
+    folds,
+    key_products,
+    of_head,
+    paths,
+    product,
+    product_exact,
+    product_onto,
+)
+from perfkit.kernels.ring import (
+    cursor_h,
+    cursor_marked,
+    cursor_origin,
+    cursor_pack,
+    cursor_with_mark,
+    cursor_without_mark,
+    wrap,
+)
 from perfkit.method import (
     ACCEPTANCE_STEPS,
     Buffer,
@@ -44,226 +67,197 @@ from perfkit.shape import Shape
 
 
 @triton.jit
-def _product(a, b, SPLIT: tl.constexpr):
-    """a·b of an FP32 a and a b in the input dtype; SPLIT: a in two BF16 terms, so that tensor cores err by 2⁻¹⁷."""
-    if SPLIT:
-        high = a.to(tl.bfloat16)
-        low = (a - high.to(tl.float32)).to(tl.bfloat16)
-        found = tl.dot(high, b, tl.dot(low, b))
-    else:
-        found = tl.dot(a, b.to(tl.float32), input_precision="ieee")
-    return found
+def _cursor(cursor_ptr, HEADS: tl.constexpr):
+    """The cursor of HEADS heads of a row, which agree; the program that reads them owns them and will write them."""
+    cursor = tl.load(cursor_ptr)
+    for i in tl.static_range(1, HEADS):
+        cursor = tl.maximum(cursor, tl.load(cursor_ptr + i))
+    tl.debug_barrier()  # every warp has read the cursor before one of them writes the next one
+    return cursor
 
 
 @triton.jit
-def _product_right(a, b, acc, SPLIT: tl.constexpr):
-    """acc + a·b of an a in the input dtype and an FP32 b."""
-    if SPLIT:
-        high = b.to(tl.bfloat16)
-        low = (b - high.to(tl.float32)).to(tl.bfloat16)
-        found = tl.dot(a, high, tl.dot(a, low, acc))
-    else:
-        found = acc + tl.dot(a.to(tl.float32), b, input_precision="ieee")
-    return found
-
-
-@triton.jit
-def _product_exact(a, b, SPLIT: tl.constexpr):
-    """a·b of an FP32 a and a b of zeros and ones, to FP32's accuracy: three BF16 terms hold an FP32 number."""
-    if SPLIT:
-        high = a.to(tl.bfloat16)
-        rest = a - high.to(tl.float32)
-        middle = rest.to(tl.bfloat16)
-        low = (rest - middle.to(tl.float32)).to(tl.bfloat16)
-        ones = b.to(tl.bfloat16)
-        found = tl.dot(high, ones, tl.dot(middle, ones, tl.dot(low, ones)))
-    else:
-        found = tl.dot(a, b.to(tl.float32), input_precision="ieee")
-    return found
-
-
-@triton.jit
-def _fold_product(a, b, SPLIT: tl.constexpr):
-    """a·b of an FP32 a and a b in the input dtype, to FP32's accuracy."""
-    if SPLIT:
-        high = a.to(tl.bfloat16)
-        rest = a - high.to(tl.float32)
-        middle = rest.to(tl.bfloat16)
-        low = (rest - middle.to(tl.float32)).to(tl.bfloat16)
-        found = tl.dot(high, b, tl.dot(middle, b, tl.dot(low, b)))
-    else:
-        found = tl.dot(a, b.to(tl.float32), input_precision="ieee")
-    return found
-
-
-@triton.jit
-def _output_tiles(
-    s_base, x_head, x_new, out_head, weight, decay, q, at, j, base, n, first, n_ring, stride_x, stride_out,
-    N_V: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
-    RECORDS: tl.constexpr, POSITIONS: tl.constexpr, STAGES: tl.constexpr,
+def _prepare(
+    k_ring, dt_ring, k_base, q_base, dt_new, bias_ptr, skip_ptr, ancestors_ptr, a, at, place, old_j, j,
+    h, n, stride_k, stride_q, stride_dt, keep,
+    N_V: tl.constexpr, N_K: tl.constexpr, D_K: tl.constexpr, TREE: tl.constexpr,
+    SPLIT: tl.constexpr, HEADS: tl.constexpr, DRAFTS: tl.constexpr, POSITIONS: tl.constexpr,
 ):  # fmt: skip
-    """Outputs of one head's positions from the checkpoint: S Q D + X M, tile by tile; the drafts' x into the ring."""
+    """What both launches compute of a program's heads before they stream the states; the drafts' records are kept.
+
+    Returns q [d_k, positions], the drafts' weights [heads, drafts, positions] and decays [heads, positions], the
+    committed records' weights [heads, records] and the checkpoint's decay [heads].
+    """
     c = tl.arange(0, D_K)
     p = tl.arange(0, POSITIONS)
-    for v0 in tl.range(0, D_V, ROWS, num_stages=STAGES):
-        v = v0 + tl.arange(0, ROWS)
-        live = v < D_V
-        s = tl.load(s_base + v[:, None] * D_K + c[None, :], mask=live[:, None], other=0.0).to(tl.float32)
-        x = _records(x_head, x_new, v, live, at, j, base, n, first, n_ring, stride_x, N_V, D_V)
-        out = _product(s, q, SPLIT) * decay[None, :]
-        out = _product_right(x, weight, out, SPLIT)
-        tl.store(out_head + p[None, :] * stride_out + v[:, None], out.to(out_head.dtype.element_ty),
-                 mask=live[:, None] & (p < n)[None, :])  # fmt: skip
+    q = tl.load(q_base + p[None, :] * stride_q + c[:, None], mask=(p < n)[None, :], other=0.0)
+    k = tl.load(k_base + j[:, None] * stride_k + c[None, :], mask=(j < n)[:, None], other=0.0)
+    if keep:
+        tl.store(k_ring + place[:, None] * (N_K * D_K) + c[None, :], k, mask=(j < n)[:, None])
+    on_path, later = paths(ancestors_ptr, n, j, p, TREE)
+    new_weights, decays = draft_weights(
+        dt_ring, dt_new, a, bias_ptr, skip_ptr, key_products(k, q, SPLIT), on_path, later, place, j, p, n, stride_dt,
+        N_V, HEADS, DRAFTS, POSITIONS, SPLIT,
+    )  # fmt: skip
+    old_weights, fold_decays = folds(dt_ring, a, at, old_j, h, N_V, HEADS, SPLIT)
+    return q, new_weights, decays, old_weights, fold_decays
 
 
-@triton.jit
-def _records(x_head, x_new, v, live, at, j, base, n, first, n_ring, stride_x, N_V: tl.constexpr, D_V: tl.constexpr):
-    """x of a tile [rows, records]: committed ones from the ring, drafts from the inputs, and those into the ring."""
-    draft = (j >= base) & (j < base + n)
-    old = tl.load(x_head + at[None, :] * (N_V * D_V) + v[:, None], mask=live[:, None] & (j < base)[None, :], other=0.0)
-    new = tl.load(x_new + (j - base)[None, :] * stride_x + v[:, None], mask=live[:, None] & draft[None, :], other=0.0)
-    place = wrap(first + (j - base), n_ring)
-    tl.store(x_head + place[None, :] * (N_V * D_V) + v[:, None], new, mask=live[:, None] & draft[None, :])
-    return tl.where(draft[None, :], new, old)
-
-
-@triton.jit
-def _flush_tiles(
-    s_base, x_head, x_new, k_base, q_base, out_head, weight, decay, fold, fold_decay, at, old_at, j, old_j, h, n,
-    first, n_ring, d_v, d_k, stride_x, stride_q, stride_out,
-    N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, SPLIT: tl.constexpr,
-    ROWS: tl.constexpr, COLS: tl.constexpr, POSITIONS: tl.constexpr,
-):  # fmt: skip
-    """Fold the h committed records into one head's checkpoint; outputs from the new checkpoint and the drafts alone."""
-    p = tl.arange(0, POSITIONS)
-    for v0 in tl.range(0, d_v, ROWS, num_stages=1):
-        v = v0 + tl.arange(0, ROWS)
-        live = v < D_V
-        old = tl.load(x_head + old_at[None, :] * (N_V * D_V) + v[:, None],
-                      mask=live[:, None] & (old_j < h)[None, :], other=0.0)  # fmt: skip
-        value = old.to(tl.float32) * fold[None, :]
-        out = tl.zeros([ROWS, POSITIONS], tl.float32)
-        for c0 in tl.range(0, d_k, COLS, num_stages=1):
-            c = c0 + tl.arange(0, COLS)
-            s_ptr = s_base + v[:, None] * D_K + c[None, :]
-            s = tl.load(s_ptr, mask=live[:, None], other=0.0).to(tl.float32)
-            k = tl.load(k_base + old_at[:, None] * (N_K * D_K) + c[None, :], mask=(old_j < h)[:, None], other=0.0)
-            q = tl.load(q_base + p[None, :] * stride_q + c[:, None], mask=(p < n)[None, :], other=0.0)
-            s = s * fold_decay + _fold_product(value, k, SPLIT)
-            tl.store(s_ptr, s.to(s_base.dtype.element_ty), mask=live[:, None])
-            out += _product(s, q, SPLIT)
-        x = _records(x_head, x_new, v, live, at, j, 0, n, first, n_ring, stride_x, N_V, D_V)
-        out = _product_right(x, weight, out * decay[None, :], SPLIT)
-        tl.store(out_head + p[None, :] * stride_out + v[:, None], out.to(out_head.dtype.element_ty),
-                 mask=live[:, None] & (p < n)[None, :])  # fmt: skip
-
-
-@triton.jit(do_not_specialize=["window", "n_ring", "d_v", "d_k"])
-def _replay_verify_kernel(
+@triton.jit(do_not_specialize=["window", "n_ring"], do_not_specialize_on_alignment=["took_ptr"])
+def _replay_flush_kernel(
     state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr, bias_ptr, skip_ptr,
-    slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, window, n_ring, d_v, d_k, row_x, row_k, row_q, row_dt,
+    slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, window, n_ring, row_x, row_k, row_q, row_dt,
     stride_x, stride_k, stride_q, stride_dt,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
-    SPLIT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, FOLD_ROWS: tl.constexpr, FOLD_COLS: tl.constexpr,
-    RECORDS: tl.constexpr, FOLD_RECORDS: tl.constexpr, POSITIONS: tl.constexpr, STAGES: tl.constexpr,
+    SPLIT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, DRAFTS: tl.constexpr,
+    POSITIONS: tl.constexpr, STAGES: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """A program serves HEADS heads of one row; h + T > window makes it flush."""
-    per_group: tl.constexpr = N_V // N_K
+    """Rows with h + T > window: fold the h committed records, outputs from the new checkpoint and the drafts alone."""
+    tiles: tl.constexpr = (D_V + ROWS - 1) // ROWS
     pid = tl.program_id(0)
     row = pid // (N_V // HEADS)
     first_head = pid % (N_V // HEADS) * HEADS
     slot = tl.load(slots_ptr + row).to(tl.int64)
     if slot < 0:
         return
-    n = tl.load(drafts_ptr + row)
-    took = tl.load(took_ptr + row)
-    # The heads of a row agree; a program reads the cursors that it owns and will write.
-    cursor = tl.load(cursor_ptr + slot * N_V + first_head)
-    for i in tl.static_range(1, HEADS):
-        cursor = tl.maximum(cursor, tl.load(cursor_ptr + slot * N_V + first_head + i))
-    tl.debug_barrier()  # every warp has read the cursor before one of them writes the next one
-    row = row.to(tl.int64)
-    group = first_head // per_group
-    j = tl.arange(0, RECORDS)
     p = tl.arange(0, POSITIONS)
-    c = tl.arange(0, D_K)
-
-    depth = n
-    if TREE:
-        nodes = tl.arange(0, POSITIONS)
-        took = tl.sum((took >> nodes) & 1, axis=0)
-        mask_p = tl.load(ancestors_ptr + row * T + p, mask=p < n, other=0)  # ancestors of the nodes
-        depth = tl.max(tl.sum((mask_p[None, :] >> nodes[:, None]) & 1, axis=0), axis=0)
+    masks_ptr = ancestors_ptr + row.to(tl.int64) * T
+    n, took, depth = committed_by(drafts_ptr + row, took_ptr + row, masks_ptr, p, TREE)
+    cursor = _cursor(cursor_ptr + slot * N_V + first_head, HEADS)
     h = cursor_h(cursor) + took
+    if h + depth <= window:
+        return
+    row = row.to(tl.int64)
     origin = cursor_origin(cursor)
-    flush = h + depth > window
-    base = tl.where(flush, 0, h)  # committed records among those that the outputs need
-    first = wrap(origin + h, n_ring)  # where the first draft goes
-    at = wrap(origin + j, n_ring)
-    draft = (j >= base) & (j < base + n)
-    # on_path[l, s]: record l is before position s on its path, or s itself; later[j, l]: l comes after j where on one.
-    if TREE:
-        mask_j = tl.load(ancestors_ptr + row * T + (j - base), mask=draft, other=0)
-        is_ancestor = ((mask_p[None, :] >> tl.maximum(j - base, 0)[:, None]) & 1) == 1
-        on_path = ((j < base)[:, None] | (draft[:, None] & is_ancestor)) & (p < n)[None, :]
-        below = ((mask_j[:, None] >> tl.maximum(j - base, 0)[None, :]) & 1) == 1
-        later = tl.where((j >= base)[:, None], (j >= base)[None, :] & (below == 0), j[None, :] > j[:, None])
-    else:
-        on_path = (j[:, None] <= base + p[None, :]) & (p < n)[None, :]
-        later = j[None, :] > j[:, None]
-
-    # Once for all heads of the program: k of all records against q of all positions.
+    first = wrap(origin + h, n_ring)
+    group = first_head // (N_V // N_K)
+    j = tl.arange(0, DRAFTS)
+    old_j = tl.arange(0, RECORDS)
+    place = wrap(first + j, n_ring)
+    at = wrap(origin + old_j, n_ring)
+    i_head = tl.arange(0, HEADS)
+    # Half a state row at a time takes half the registers.
+    COLS: tl.constexpr = D_K // CHUNKS
+    c0 = tl.arange(0, COLS)
+    c1 = (CHUNKS - 1) * COLS + tl.arange(0, COLS)
+    a = tl.load(a_ptr + first_head + i_head)
     q_base = q_ptr + row * row_q + group * D_K
-    q = tl.load(q_base + p[None, :] * stride_q + c[:, None], mask=(p < n)[None, :], other=0.0)
-    k_base = k_ring_ptr + slot * n_ring * (N_K * D_K) + group * D_K
-    k_old = tl.load(k_base + at[:, None] * (N_K * D_K) + c[None, :], mask=(j < base)[:, None], other=0.0)
-    k_new = tl.load(k_ptr + row * row_k + (j - base)[:, None] * stride_k + group * D_K + c[None, :],
-                    mask=draft[:, None], other=0.0)  # fmt: skip
-    place = wrap(first + (j - base), n_ring)
-    if first_head % per_group == 0:
-        tl.store(k_base + place[:, None] * (N_K * D_K) + c[None, :], k_new, mask=draft[:, None])
-    k = tl.where(draft[:, None], k_new, k_old)
-    if SPLIT:
-        kq = tl.dot(k, q)
-    else:
-        kq = tl.dot(k.to(tl.float32), q.to(tl.float32), input_precision="ieee")
+    k_base = k_ptr + row * row_k + group * D_K
+    k_ring = k_ring_ptr + slot * n_ring * (N_K * D_K) + group * D_K
+    dt_ring = dt_ring_ptr + slot * n_ring * N_V + first_head
+    x_ring = x_ring_ptr + slot * n_ring * (N_V * D_V) + first_head * D_V
+    x_new = x_ptr + row * row_x + first_head * D_V
+    _, new_weights, decays, old_weights, fold_decays = _prepare(
+        k_ring, dt_ring, k_base, q_base, dt_ptr + row * row_dt + first_head, bias_ptr + first_head,
+        skip_ptr + first_head, masks_ptr, a, at, place, old_j, j, h, n, stride_k, stride_q, stride_dt,
+        first_head % (N_V // N_K) == 0, N_V, N_K, D_K, TREE, SPLIT, HEADS, DRAFTS, POSITIONS,
+    )  # fmt: skip
+    tl.store(cursor_ptr + slot * N_V + first_head + i_head,
+             tl.full([HEADS], 0, tl.int32) + cursor_with_mark(cursor_pack(0, first)))  # fmt: skip
 
-    for i in tl.range(0, HEADS, num_stages=1):
-        head = first_head + i
-        a = tl.load(a_ptr + head)
-        raw = tl.load(dt_ptr + row * row_dt + (j - base) * stride_dt + head, mask=draft, other=0.0).to(tl.float32)
-        dt_base = dt_ring_ptr + slot * n_ring * N_V + head
-        dt_new = softplus(raw + tl.load(bias_ptr + head))
-        dt_old = tl.load(dt_base + at * N_V, mask=j < base, other=0.0)
-        tl.store(dt_base + place * N_V, dt_new, mask=draft)
-        dt = tl.where(draft, dt_new, dt_old)
-        g = dt * a
-        # Each exponent is a sum of the g between a record and a position on its path, never a difference of sums.
-        exponent = _product_exact(tl.where(later, g[None, :], 0.0), on_path, SPLIT)
-        weight = tl.where(on_path, tl.exp(exponent) * dt[:, None] * kq, 0.0)
-        weight += tl.where(j[:, None] == base + p[None, :], tl.load(skip_ptr + head), 0.0)
-        decay = tl.exp(tl.sum(tl.where(on_path, g[:, None], 0.0), axis=0))
-        s_base = state_ptr + (slot * N_V + head) * (D_V * D_K)
-        x_head = x_ring_ptr + slot * n_ring * (N_V * D_V) + head * D_V
-        x_new = x_ptr + row * row_x + head * D_V
-        out_head = out_ptr + row * (T * N_V * D_V) + head * D_V
-        if flush:
-            old_j = tl.arange(0, FOLD_RECORDS)
-            old_at = wrap(origin + old_j, n_ring)
-            old_dt = tl.load(dt_base + old_at * N_V, mask=old_j < h, other=0.0)
-            old_g = old_dt * a
-            fold = old_dt * tl.exp(tl.sum(tl.where(old_j[:, None] > old_j[None, :], old_g[:, None], 0.0), axis=0))
-            _flush_tiles(
-                s_base, x_head, x_new, k_base, q_base, out_head, weight, decay, fold,
-                tl.exp(tl.sum(old_g, axis=0)), at, old_at, j, old_j, h, n, first, n_ring, d_v, d_k, stride_x, stride_q,
-                N_V * D_V, N_V, N_K, D_V, D_K, SPLIT, FOLD_ROWS, FOLD_COLS, POSITIONS,
-            )  # fmt: skip
-        else:
-            _output_tiles(
-                s_base, x_head, x_new, out_head, weight, decay, q, at, j, base, n, first, n_ring, stride_x, N_V * D_V,
-                N_V, D_V, D_K, SPLIT, ROWS, RECORDS, POSITIONS, STAGES,
-            )  # fmt: skip
-        tl.store(cursor_ptr + slot * N_V + head, cursor_pack(base, tl.where(flush, first, origin)))
+    held = (old_j < h)[:, None]
+    k0 = tl.load(k_ring + at[:, None] * (N_K * D_K) + c0[None, :], mask=held, other=0.0)
+    k1 = tl.load(k_ring + at[:, None] * (N_K * D_K) + c1[None, :], mask=held, other=0.0)
+    q0 = tl.load(q_base + p[None, :] * stride_q + c0[:, None], mask=(p < n)[None, :], other=0.0)
+    q1 = tl.load(q_base + p[None, :] * stride_q + c1[:, None], mask=(p < n)[None, :], other=0.0)
+    s_base = state_ptr + (slot * N_V + first_head) * (D_V * D_K)
+    out_base = out_ptr + row * (T * N_V * D_V) + first_head * D_V
+    for i in tl.range(0, HEADS * tiles, num_stages=STAGES):
+        head = i // tiles
+        v = i % tiles * ROWS + tl.arange(0, ROWS)
+        live = (v < D_V)[:, None]
+        s_ptr = s_base + head * (D_V * D_K) + v[:, None] * D_K
+        s = tl.load(s_ptr + c0[None, :], mask=live, other=0.0).to(tl.float32)
+        if CHUNKS == 2:
+            s1 = tl.load(s_ptr + c1[None, :], mask=live, other=0.0).to(tl.float32)
+        at_v = (head * D_V + v)[:, None]
+        x_old = tl.load(x_ring + at[None, :] * (N_V * D_V) + at_v, mask=live & (old_j < h)[None, :], other=0.0)
+        x = tl.load(x_new + j[None, :] * stride_x + at_v, mask=live & (j < n)[None, :], other=0.0)
+        tl.store(x_ring + place[None, :] * (N_V * D_V) + at_v, x, mask=live & (j < n)[None, :])
+        mine = i_head == head
+        value = x_old.to(tl.float32) * of_head(old_weights, mine)[None, :]
+        fold_decay = of_head(fold_decays, mine)
+        s = s * fold_decay + product_exact(value, k0, SPLIT)
+        tl.store(s_ptr + c0[None, :], s.to(state_ptr.dtype.element_ty), mask=live)
+        out = product(s, q0, SPLIT)
+        if CHUNKS == 2:
+            s1 = s1 * fold_decay + product_exact(value, k1, SPLIT)
+            tl.store(s_ptr + c1[None, :], s1.to(state_ptr.dtype.element_ty), mask=live)
+            out += product(s1, q1, SPLIT)
+        out = product_onto(out * of_head(decays, mine)[None, :], x, of_head(new_weights, mine), SPLIT)
+        tl.store(out_base + p[None, :] * (N_V * D_V) + at_v, out.to(out_ptr.dtype.element_ty),
+                 mask=live & (p < n)[None, :])  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["window", "n_ring"], do_not_specialize_on_alignment=["took_ptr"])
+def _replay_output_kernel(
+    state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr, bias_ptr, skip_ptr,
+    slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, window, n_ring, row_x, row_k, row_q, row_dt,
+    stride_x, stride_k, stride_q, stride_dt,
+    N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
+    SPLIT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, DRAFTS: tl.constexpr,
+    POSITIONS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Rows that did not flush: outputs from the checkpoint, the committed records and the drafts (Eq. 6)."""
+    tiles: tl.constexpr = (D_V + ROWS - 1) // ROWS
+    pid = tl.program_id(0)
+    row = pid // (N_V // HEADS)
+    first_head = pid % (N_V // HEADS) * HEADS
+    slot = tl.load(slots_ptr + row).to(tl.int64)
+    if slot < 0:
+        return
+    cursor = _cursor(cursor_ptr + slot * N_V + first_head, HEADS)
+    cursors = cursor_ptr + slot * N_V + first_head + tl.arange(0, HEADS)
+    if cursor_marked(cursor):  # the launch before served this row
+        tl.store(cursors, tl.full([HEADS], 0, tl.int32) + cursor_without_mark(cursor))
+        return
+    p = tl.arange(0, POSITIONS)
+    masks_ptr = ancestors_ptr + row.to(tl.int64) * T
+    n, took, _ = committed_by(drafts_ptr + row, took_ptr + row, masks_ptr, p, TREE)
+    h = cursor_h(cursor) + took
+    row = row.to(tl.int64)
+    origin = cursor_origin(cursor)
+    first = wrap(origin + h, n_ring)
+    group = first_head // (N_V // N_K)
+    j = tl.arange(0, DRAFTS)
+    old_j = tl.arange(0, RECORDS)
+    place = wrap(first + j, n_ring)
+    at = wrap(origin + old_j, n_ring)
+    i_head = tl.arange(0, HEADS)
+    c = tl.arange(0, D_K)
+    a = tl.load(a_ptr + first_head + i_head)
+    q_base = q_ptr + row * row_q + group * D_K
+    k_base = k_ptr + row * row_k + group * D_K
+    k_ring = k_ring_ptr + slot * n_ring * (N_K * D_K) + group * D_K
+    dt_ring = dt_ring_ptr + slot * n_ring * N_V + first_head
+    x_ring = x_ring_ptr + slot * n_ring * (N_V * D_V) + first_head * D_V
+    x_new = x_ptr + row * row_x + first_head * D_V
+    q, new_weights, decays, old_weights, fold_decays = _prepare(
+        k_ring, dt_ring, k_base, q_base, dt_ptr + row * row_dt + first_head, bias_ptr + first_head,
+        skip_ptr + first_head, masks_ptr, a, at, place, old_j, j, h, n, stride_k, stride_q, stride_dt,
+        first_head % (N_V // N_K) == 0, N_V, N_K, D_K, TREE, SPLIT, HEADS, DRAFTS, POSITIONS,
+    )  # fmt: skip
+    tl.store(cursors, tl.full([HEADS], 0, tl.int32) + cursor_pack(h, origin))
+
+    k = tl.load(k_ring + at[:, None] * (N_K * D_K) + c[None, :], mask=(old_j < h)[:, None], other=0.0)
+    kq = key_products(k, q, SPLIT)  # [records, positions]
+    s_base = state_ptr + (slot * N_V + first_head) * (D_V * D_K)
+    out_base = out_ptr + row * (T * N_V * D_V) + first_head * D_V
+    for i in tl.range(0, HEADS * tiles, num_stages=STAGES):
+        head = i // tiles
+        v = i % tiles * ROWS + tl.arange(0, ROWS)
+        live = (v < D_V)[:, None]
+        at_v = (head * D_V + v)[:, None]
+        s = tl.load(s_base + head * (D_V * D_K) + v[:, None] * D_K + c[None, :], mask=live, other=0.0)
+        x_old = tl.load(x_ring + at[None, :] * (N_V * D_V) + at_v, mask=live & (old_j < h)[None, :], other=0.0)
+        x = tl.load(x_new + j[None, :] * stride_x + at_v, mask=live & (j < n)[None, :], other=0.0)
+        tl.store(x_ring + place[None, :] * (N_V * D_V) + at_v, x, mask=live & (j < n)[None, :])
+        mine = i_head == head
+        out = product(s.to(tl.float32), q, SPLIT) * of_head(fold_decays, mine)
+        out = product_onto(out, x_old, kq * of_head(old_weights, mine)[:, None], SPLIT)
+        out = product_onto(out * of_head(decays, mine)[None, :], x, of_head(new_weights, mine), SPLIT)
+        tl.store(out_base + p[None, :] * (N_V * D_V) + at_v, out.to(out_ptr.dtype.element_ty),
+                 mask=live & (p < n)[None, :])  # fmt: skip
 
 
 #: Longest window: the records of a program's heads are held on chip at once.
@@ -279,6 +273,7 @@ class ReplayVerify(Method):
     source = "paper, Alg. 2, Eq. 6"
     windowed = True
     trees = True
+    apart = True
 
     def supports(self, case: Case) -> str | None:
         """Return None, or why not."""
@@ -303,30 +298,36 @@ class ReplayVerify(Method):
         }
 
     def launches(self, case: Case, config: Config, tensors: Mapping[str, Any], step: int = 0) -> Iterable[Launch]:
-        """One launch, a program per row and ``heads`` heads; a tree's accepted path is gathered by one before it."""
+        """Return the flushing and the output launch; for a tree, the one that gathers the accepted path comes first."""
         shape, t = case.shape, tensors
-        window = case.window or 1
-        records = triton.next_power_of_2(max(window - case.depth + case.draft_len, 16))
-        values = dict(config.values)
+        window, nodes, n_ring = case.window or 1, case.draft_len, ring_slots(case)
         tree = case.tree is not None
         took = t["path" if tree else "accepted"][step % ACCEPTANCE_STEPS]
         if tree:
-            yield commit_launch(case, t, took, ring_slots(case))
-        yield Launch(
-            _replay_verify_kernel,
-            (case.batch * shape.n_v_heads // config["heads"],),
-            (t["state"], t["x_ring"], t["k_ring"], t["dt_ring"], t["cursor"], t["x"], t["k"], t["q"], t["dt"], t["a"],
-             t["dt_bias"], t["d_skip"], t["slots"], t["drafts"], took, t["ancestors"] if tree else took, t["out"],
-             window, ring_slots(case), shape.d_v, shape.d_k, *(t[name].stride(0) for name in ("x", "k", "q", "dt")),
-             *(t[name].stride(1) for name in ("x", "k", "q", "dt"))),
-            {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k, "T": case.draft_len,
-             "TREE": tree, "SPLIT": case.input_dtype == "bfloat16", "HEADS": config["heads"], "ROWS": config["rows"],
-             "FOLD_ROWS": config["fold_rows"], "FOLD_COLS": min(config["fold_cols"], shape.d_k), "RECORDS": records,
-             "FOLD_RECORDS": max(triton.next_power_of_2(window), 16),
-             "POSITIONS": max(triton.next_power_of_2(case.draft_len), 8), "STAGES": config["stages"]},
-            {"num_warps": config["warps"], "num_stages": config["stages"]}
-            | ({"maxnreg": values["maxnreg"]} if "maxnreg" in values else {}),
-        )  # fmt: skip
+            yield commit_launch(case, t, took, n_ring)
+        pointers = (t["state"], t["x_ring"], t["k_ring"], t["dt_ring"], t["cursor"], t["x"], t["k"], t["q"], t["dt"],
+                    t["a"], t["dt_bias"], t["d_skip"], t["slots"], t["drafts"], took,
+                    t["ancestors"] if tree else took, t["out"])  # fmt: skip
+        strides = [t[name].stride(axis) for axis in (0, 1) for name in ("x", "k", "q", "dt")]
+        constants = {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k, "T": nodes,
+                     "TREE": tree, "SPLIT": case.input_dtype == "bfloat16",
+                     "POSITIONS": max(triton.next_power_of_2(nodes), 8), "DRAFTS": at_least_16(nodes)}  # fmt: skip
+        longest = window - case.depth  # records that a row holds which does not flush
+        parts: tuple[tuple[Any, str, dict[str, int]], ...] = (
+            (_replay_flush_kernel, "fold_", {"RECORDS": at_least_16(window), "CHUNKS": 2 if shape.d_k >= 64 else 1}),
+            (_replay_output_kernel, "", {"RECORDS": at_least_16(longest)}),
+        )
+        values = dict(config.values)
+        for kernel, prefix, own in parts:
+            heads, stages = config[f"{prefix}heads"], config[f"{prefix}stages"]
+            limit = values.get(f"{prefix}maxnreg")
+            yield Launch(
+                kernel,
+                (case.batch * shape.n_v_heads // heads,),
+                (*pointers, window, n_ring, *strides),
+                {**constants, **own, "HEADS": heads, "ROWS": config[f"{prefix}rows"], "STAGES": stages},
+                {"num_warps": config[f"{prefix}warps"], "num_stages": stages} | ({"maxnreg": limit} if limit else {}),
+            )  # fmt: skip
 
     def start(self, case: Case, tensors: Mapping[str, Any], state: Any, origin: Any = 0) -> None:
         """Store the checkpoint and empty the ring."""
@@ -361,21 +362,26 @@ class ReplayVerify(Method):
         return super().period(case) if a is None else int(period(case.window, case.depth, a))
 
     def step(self, shape: Shape, point: Point, h: Number, flush: Number) -> Step:
-        """Count checkpoint, h records read, T written, cursors, inputs and outputs; a tree's gathered path."""
+        """Count what each launch moves of checkpoint, records, cursors, inputs and outputs.
+
+        The flushing launch looks at every row, the launch of outputs at every row's mark.
+        """
         io = layout.verify_bytes(shape, point)
         cursor = 4 * shape.n_v_heads
         record = layer_record_bytes(shape, point.input_bytes)
         flush = np.asarray(flush, dtype=bool)
-        moved = commit_bytes(shape, point)
+        gathered = commit_bytes(shape, point)
         elements = shape.state_elements
-        write = io.write + cursor + point.draft_len * record + moved + flush * elements * point.state_bytes
+        read = elements * point.read_bytes + io.read + h * record
+        read += io.row + cursor + np.where(flush, 4, io.row) + cursor + gathered[0]
+        write = io.write + point.draft_len * record + cursor + flush * (cursor + elements * point.state_bytes)
         outputs = output_only_verify_flops(shape.d_v, shape.d_k, np.where(flush, 0, h), point.draft_len)
         fold = flush * (2 * np.asarray(h) + 1) * shape.d_v * shape.d_k
         return Step(
-            bytes_read=point.batch * (elements * point.read_bytes + io.read + io.row + cursor + h * record) + io.shared,
-            bytes_write=point.batch * write,
+            bytes_read=point.batch * read + io.shared,
+            bytes_write=point.batch * (write + gathered[1]),
             flops=point.batch * shape.n_v_heads * (outputs + fold),
-            launches=2 if point.tree else 1,
+            launches=3 if point.tree else 2,
             serial=0,
             shared_read=io.shared,
         )
@@ -387,15 +393,37 @@ class ReplayVerify(Method):
         read = size + record * (window - a) / 2
         write = size * a / window + record * point.draft_len * (1 - a / window)
         flops = output_only_verify_flops(shape.d_v, shape.d_k, (window - a) / 2, point.draft_len)
-        return Step(heads * read, heads * write, heads * flops, launches=2 if point.tree else 1, serial=0)
+        return Step(heads * read, heads * write, heads * flops, launches=3 if point.tree else 2, serial=0)
 
     def configs(self, case: Case) -> Sequence[Config]:
-        """Return heads a program, rows a tile, warps, pipeline stages, and the fold's tile."""
-        choices = ((2, 16, 1, 2, 16, 64), (4, 16, 1, 2, 16, 64), (2, 16, 1, 3, 16, 64), (1, 16, 1, 2, 16, 64),
-                   (2, 32, 2, 2, 32, 64), (2, 64, 4, 2, 64, 64))  # fmt: skip
-        return [Config.of(heads=heads, rows=rows, warps=warps, stages=stages, fold_rows=fold_rows, fold_cols=cols)
-                for heads, rows, warps, stages, fold_rows, cols in choices
-                if case.shape.heads_per_group % heads == 0]  # fmt: skip
+        """Return heads a program, rows a tile, warps, stages and a limit of registers, of outputs and of the fold.
+
+        A program serves 2 to 4 heads of one group: what it computes up front is then little beside the state that it
+        streams. Three stages keep two tiles of a warp in flight.
+        """
+        outputs = [(4, 32, 2, 3, 0), (4, 16, 1, 3, 168), (2, 16, 1, 3, 168)]
+        fold = [(4, 16, 1, 4, 168), (2, 16, 1, 3, 0), (4, 16, 1, 3, 0)]
+        if case.batch * case.shape.n_v_heads <= SMALL_BATCH_HEADS:
+            outputs = [(1, 16, 1, 3, 0), *outputs]
+            fold = [(1, 16, 1, 3, 0), *fold]
+        outputs = [one for one in outputs if case.shape.heads_per_group % one[0] == 0] or [(1, 16, 1, 3, 0)]
+        fold = [one for one in fold if case.shape.heads_per_group % one[0] == 0] or [(1, 16, 1, 3, 0)]
+        pairs = [(outputs[0], one) for one in fold] + [(one, fold[0]) for one in outputs[1:]]
+        names = ("heads", "rows", "warps", "stages", "maxnreg")
+        return [
+            Config.of(**dict(zip(names, one, strict=True)),
+                      **dict(zip([f"fold_{name}" for name in names], two, strict=True)))
+            for one, two in pairs
+        ]  # fmt: skip
+
+
+#: Up to this many rows times heads, programs of one head come first.
+SMALL_BATCH_HEADS = 1024
+
+
+def at_least_16(n: int) -> int:
+    """Return the power of two that holds n records, and 16 at least: the shortest sum of the matrix unit."""
+    return int(triton.next_power_of_2(max(n, 16)))
 
 
 def ring_slots(case: Case) -> int:
