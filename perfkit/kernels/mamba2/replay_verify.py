@@ -261,7 +261,7 @@ def _replay_output_kernel(
 
 
 #: Longest window: the records of a program's heads are held on chip at once.
-MAX_WINDOW = 128
+MAX_WINDOW = 64
 
 
 class ReplayVerify(Method):
@@ -401,13 +401,21 @@ class ReplayVerify(Method):
         A program serves 2 to 4 heads of one group: what it computes up front is then little beside the state that it
         streams. Three stages keep two tiles of a warp in flight.
         """
-        outputs = [(4, 32, 2, 3, 0), (4, 16, 1, 3, 168), (2, 16, 1, 3, 168)]
-        fold = [(4, 16, 1, 4, 168), (2, 16, 1, 3, 0), (4, 16, 1, 3, 0)]
-        if case.batch * case.shape.n_v_heads <= SMALL_BATCH_HEADS:
-            outputs = [(1, 16, 1, 3, 0), *outputs]
-            fold = [(1, 16, 1, 3, 0), *fold]
-        outputs = [one for one in outputs if case.shape.heads_per_group % one[0] == 0] or [(1, 16, 1, 3, 0)]
-        fold = [one for one in fold if case.shape.heads_per_group % one[0] == 0] or [(1, 16, 1, 3, 0)]
+        shape, window = case.shape, case.window or 1
+        outputs: list[tuple[int, ...]] = [(4, 32, 2, 3, 0), (4, 16, 1, 3, 168), (2, 16, 1, 3, 168)]
+        fold: list[tuple[int, ...]] = [(4, 16, 1, 4, 168), (2, 16, 1, 3, 0), (4, 16, 1, 3, 0)]
+        if window > 32:
+            outputs, fold = [(2, 64, 4, 2, 0)], [(2, 64, 4, 2, 0), (1, 64, 4, 2, 0)]
+        elif window > 16 or case.draft_len > 8:
+            outputs, fold = [(4, 32, 2, 3, 0), (2, 16, 1, 3, 0)], [(4, 32, 2, 3, 0), (1, 64, 4, 2, 0)]
+            fold += [(4, 16, 1, 3, 0), (2, 16, 1, 3, 0)] if window <= 16 else []
+        elif shape.d_v % 32:  # tiles that fit the rows
+            outputs = [*outputs[1:], outputs[0]]
+        if case.batch * shape.n_v_heads <= SMALL_BATCH_HEADS:
+            outputs, fold = [(1, 64, 4, 2, 0), *outputs], [(1, 64, 4, 2, 0), *fold]
+        fallback = (1, 16, 1, 3, 0)
+        outputs = [one for one in dict.fromkeys(outputs) if shape.heads_per_group % one[0] == 0] or [fallback]
+        fold = [one for one in dict.fromkeys(fold) if shape.heads_per_group % one[0] == 0] or [fallback]
         pairs = [(outputs[0], one) for one in fold] + [(one, fold[0]) for one in outputs[1:]]
         names = ("heads", "rows", "warps", "stages", "maxnreg")
         return [
