@@ -1,8 +1,9 @@
 """Measure the roofs of the GPU that is here: ``python -m perfkit.roofs --out FILE.yaml [--quick]``.
 
-Bandwidth of reads, writes, copies and updates in place over the bytes moved, from the ramp to saturation, and the cost
-of a launch and of a graph's node. Every point is cold (launches rotate through buffers whose sum is many times L2) and
-timed as nodes of one CUDA graph; :func:`perfkit.roofline.measured_roofs` takes the node's own cost off again.
+Bandwidth of reads, writes, copies and updates in place over the bytes moved, from the ramp to saturation; that of
+reading once and writing to 2, 4 and 8 places, as snapshots do, at large sizes; and the cost of a launch and of a
+graph's node. Every point is cold (launches rotate through buffers whose sum is many times L2) and timed as nodes of one
+CUDA graph; :func:`perfkit.roofline.measured_roofs` takes the node's own cost off again.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ MIB = 1 << 20
 #: Bytes moved, reads and writes together.
 SIZES = tuple(n * MIB for n in (1, 4, 16, 64, 256, 1024, 2048))
 QUICK_SIZES = tuple(n * MIB for n in (1, 16, 256))
+#: The same where one read goes with 2, 4 or 8 writes: for each a whole number of places, in no more memory than above.
+#: Small ones are left out to save time: below these the model takes the shape of updates in place.
+MIX_SIZES = tuple(n * MIB for n in (90, 270, 1080, 2160))
+QUICK_MIX_SIZES = MIX_SIZES[1:2]
 #: Bytes that a graph touches before it returns to a buffer, in units of L2.
 COLD_L2 = 8
 #: A graph's own start adds some 10 us, so a graph is at least this long: the error is under 0.5 %.
@@ -50,7 +55,7 @@ class Point:
     """One point of a roof.
 
     Attributes:
-        kind: read, write, inplace or copy.
+        kind: one of :data:`perfkit.kernels.stream.STREAMS`.
         moved: bytes, reads and writes together.
         time_us: of one launch of the fastest configuration, median and 95 % interval.
         config: that configuration.
@@ -85,21 +90,31 @@ class Bench(Protocol):
 
 
 def measure_points(
-    bench: Bench, sizes: Sequence[int] = SIZES, progress: Callable[[Point], None] | None = None
+    bench: Bench,
+    sizes: Sequence[int] = SIZES,
+    mix_sizes: Sequence[int] = MIX_SIZES,
+    progress: Callable[[Point], None] | None = None,
 ) -> list[Point]:
     """Measure every kind at every size that memory holds.
+
+    Args:
+        bench: what times.
+        sizes: bytes moved, of kinds that write to one place at most.
+        mix_sizes: of those that write to several.
+        progress: called with each point.
 
     Raises:
         DeviceError: the GPU throttled during every sample of a point, or memory holds no size.
     """
     points = []
-    for moved in sizes:
-        for stream in STREAMS.values():
-            if stream.footprint(moved) <= bench.largest():
-                point = best_point(stream.kind, moved, bench.stream(stream, moved, CONFIGS))
-                points.append(point)
-                if progress is not None:
-                    progress(point)
+    plan = [(stream, moved) for moved in sizes for stream in STREAMS.values() if stream.places == 1]
+    plan += [(stream, moved) for moved in mix_sizes for stream in STREAMS.values() if stream.places > 1]
+    for stream, moved in plan:
+        if stream.footprint(moved) <= bench.largest():
+            point = best_point(stream.kind, moved, bench.stream(stream, moved, CONFIGS))
+            points.append(point)
+            if progress is not None:
+                progress(point)
     if not {"read", "inplace"} <= {point.kind for point in points}:
         raise DeviceError(f"too little free GPU memory for a stream of {min(sizes) / MIB:.0f} MiB")
     return points
@@ -160,10 +175,10 @@ class GpuBench:
     def _buffers(self, stream: Stream, moved: int) -> list[tuple[Any, Any]]:
         """Return the buffers of successive launches: together at least COLD_L2 times L2, where memory allows."""
         n = stream.elements(moved)
-        each = n * stream.buffers
+        own, each = n * stream.places, n * stream.buffers
         count = max(1, min(self.pool.numel() // each, math.ceil(COLD_L2 * self.l2_bytes / (each * ELEMENT_BYTES))))
         parts = [self.pool[i * each : (i + 1) * each] for i in range(count)]
-        return [(part[:n], part[n:] if stream.buffers == 2 else self.sink) for part in parts]
+        return [(part[:own], part[own:] if each > own else self.sink) for part in parts]
 
     def stream(self, stream: Stream, moved: int, configs: Sequence[Config]) -> dict[Config, Series]:
         """Time launches as nodes of a graph that passes over all buffers, one graph a configuration, interleaved."""
@@ -235,8 +250,9 @@ def document(
         "source": f"perfkit {__version__}, python -m perfkit.roofs: Triton streams over random FP32 data; each point "
                   f"the fastest of {len(CONFIGS)} launch configurations, median of at least {RULE.min_samples} CUDA "
                   f"graphs of about {GRAPH_US / 1e3:.0f} ms or more, launches rotating through buffers of at least "
-                  f"{COLD_L2} times L2 ({l2_bytes / MIB:.0f} MiB); lo and hi a 95 % bootstrap interval; graph_node_us "
-                  "an empty kernel as one more node of a graph, launch_us an empty Triton kernel launched from Python",
+                  f"{COLD_L2} times L2 ({l2_bytes / MIB:.0f} MiB); 1rNw reads once and writes to N places; lo and hi a "
+                  "95 % bootstrap interval; graph_node_us an empty kernel as one more node of a graph, launch_us an "
+                  "empty Triton kernel launched from Python",
         "notes": f"{dropped} throttled samples dropped; "
                  + (f"SM clock {clocks[0]:.0f} to {clocks[-1]:.0f} MHz" if clocks else "SM clock unknown"),
     }  # fmt: skip
@@ -292,7 +308,7 @@ def run(out: Path, *, quick: bool = False) -> Path:
 
     Args:
         out: a file, or a folder in which the file is ``<gpu key>-roofs.yaml``.
-        quick: three sizes only.
+        quick: three sizes only, and one of streams to several places.
 
     Raises:
         DeviceError: no usable GPU, one without a profile, or one that throttles all the time.
@@ -307,12 +323,12 @@ def run(out: Path, *, quick: bool = False) -> Path:
     path.unlink()
     for process in facts.foreign():
         print(f"another process (pid {process.pid}) uses this GPU: roofs may come out low", file=sys.stderr)
-    sizes = QUICK_SIZES if quick else SIZES
+    sizes, mix_sizes = (QUICK_SIZES, QUICK_MIX_SIZES) if quick else (SIZES, MIX_SIZES)
     with gpu_lock(facts.uuid), Monitor(facts.uuid) as monitor:
         bench = GpuBench(monitor, max(sizes))
         launch_us, graph_node_us = bench.overheads()
         print(f"launch {launch_us:.2f} us, node of a graph {graph_node_us:.2f} us", flush=True)
-        points = measure_points(bench, sizes, lambda point: print(_line(point), flush=True))
+        points = measure_points(bench, sizes, mix_sizes, lambda point: print(_line(point), flush=True))
     versions = {name: results.version(name) for name in ("torch", "triton")}
     text = document(gpu.key, {**facts.to_dict(), **versions}, points, launch_us=launch_us,
                     graph_node_us=graph_node_us, l2_bytes=bench.l2_bytes)  # fmt: skip
@@ -331,7 +347,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m perfkit.roofs", description="Measure the roofs of this GPU.")
     parser.add_argument("--out", type=Path, required=True, help="file, or folder for <gpu key>-roofs.yaml")
-    parser.add_argument("--quick", action="store_true", help="three sizes instead of seven")
+    parser.add_argument("--quick", action="store_true", help="three sizes instead of seven, one of mixes")
     arguments = parser.parse_args(argv)
     started = time.monotonic()
     try:

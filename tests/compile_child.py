@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any
 
@@ -11,7 +12,7 @@ from triton.runtime import driver
 
 from perfkit.compile import compile_launch
 from perfkit.kernels.stamp import _stamp_kernel
-from perfkit.kernels.stream import STREAMS
+from perfkit.kernels.stream import CONFIGS, PLACE, STREAMS
 from perfkit.method import Launch
 from perfkit.spec import Spec
 
@@ -41,6 +42,24 @@ def stamps() -> list[dict[str, Any]]:
     return [{"kernels": len(kinds), "found": found}]
 
 
+def streams() -> list[dict[str, Any]]:
+    """The stream to eight places for each target and configuration: how wide its accesses are, and spills."""
+    kernel, places = STREAMS["1r8w"].kernel, STREAMS["1r8w"].places
+    a = Spec((places * PLACE,), "float32", (1,))
+    found = []
+    for cc in (80, 90, 100, 103, 120):
+        for config in CONFIGS:
+            tile = {"TILE": config["tile"], "PLACES": places}
+            launch = Launch(kernel, (PLACE // config["tile"],), (a, a, PLACE), tile, {"num_warps": config["warps"]})
+            made = compile_launch(launch, cc)
+            accesses = re.findall(r"(?:ld|st)\.global[^ ]*", made.ptx)
+            found.append({"cc": cc, "config": str(config), "accesses": len(accesses),
+                          "wide": sum(".v4." in access for access in accesses),
+                          "first": sum("evict_first" in access for access in accesses),
+                          "spills": made.spill_stores + made.spill_loads})  # fmt: skip
+    return [{"found": found}]
+
+
 def ahead() -> list[dict[str, Any]]:
     """Launches compiled in threads; one of them cannot be, one is not Triton's."""
     from perfkit.tuning import compile_launches
@@ -60,4 +79,4 @@ def ahead() -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"stamps": stamps, "ahead": ahead}[sys.argv[1]]()[0]))
+    print(json.dumps({"stamps": stamps, "ahead": ahead, "streams": streams}[sys.argv[1]]()[0]))

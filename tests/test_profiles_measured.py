@@ -101,6 +101,7 @@ graph_node_us: 1.4
 points:
   - {kind: read, bytes: 2.1e9, bandwidth_gb_s: 4500, lo: 4480, hi: 4530}
   - {kind: inplace, bytes: 2147483648, bandwidth_gb_s: 3990}
+  - {kind: 1r8w, bytes: 2264924160, bandwidth_gb_s: 3850}
 """
 
 
@@ -113,6 +114,7 @@ def test_roofs_are_read_and_typed(tmp_path: Path) -> None:
     assert roofs["points"] == [
         {"kind": "read", "bytes": 2_100_000_000, "bandwidth_gb_s": 4500.0, "lo": 4480.0, "hi": 4530.0},
         {"kind": "inplace", "bytes": 2**31, "bandwidth_gb_s": 3990.0, "lo": None, "hi": None},
+        {"kind": "1r8w", "bytes": 2_264_924_160, "bandwidth_gb_s": 3850.0, "lo": None, "hi": None},
     ]
     json.dumps(roofs, allow_nan=False)
 
@@ -129,7 +131,7 @@ def test_no_roofs_is_none(tmp_path: Path) -> None:
         ("launch_us: 2.1", "launch: 2.1", "launch: unknown field; did you mean launch_us?"),
         ("launch_us: 2.1", "launch_us: -2", "launch_us: -2: must be at least 0"),
         ("source: perfkit roofline on one H200\n", "", "source: missing"),
-        ("kind: read", "kind: reed", "points[0].kind: 'reed': unknown value (allowed: read, write, inplace, copy)"),
+        ("kind: read", "kind: reed", "points[0].kind: 'reed': unknown value (allowed: read, write, inplace, copy, 1r"),
         ("bytes: 2.1e9", "bytes: 0", "points[0].bytes: 0: must be at least 1"),
         ("bytes: 2.1e9, ", "", "points[0].bytes: missing"),
         ("3990", ".nan", "points[1].bandwidth_gb_s: nan: must be a finite number"),

@@ -118,6 +118,58 @@ def test_past_half_what_is_written_more_than_read_runs_at_the_write_roof() -> No
     assert roofs_for(load_gpu("h200-sxm")).bandwidth_gb_s(0, 2147483648) == pytest.approx(4668, abs=1)
 
 
+ONE_SIZE = {"read": 4600, "inplace": 4200, "1r2w": 4000, "1r4w": 3900, "1r8w": 3850, "write": 4600}
+
+
+def _one_size(*kinds: str) -> Any:
+    points = [{"kind": kind, "bytes": 9e9, "bandwidth_gb_s": ONE_SIZE[kind]} for kind in kinds]
+    return measured_roofs("x", {"points": points, "graph_node_us": 1e-9})
+
+
+def test_measured_mixes_are_knots_of_the_share_of_writes() -> None:
+    roofs = _one_size("1r8w", *ONE_SIZE)
+    assert [share for share, _ in roofs.mixes] == [2 / 3, 4 / 5, 8 / 9]
+    for writes, expected in ((0, 4600), (1, 4200), (2, 4000), (4, 3900), (8, 3850), (1e12, 4600)):
+        assert roofs.bandwidth_gb_s(9e9 / (1 + writes), 9e9 * writes / (1 + writes)) == pytest.approx(expected)
+    # Between neighbours the time of the same bytes is linear in the share: w = 17/18 is half way from 8/9 to 1.
+    assert roofs.time_us(0.5e9, 8.5e9) == pytest.approx((9e9 / 3.85e6 + 9e9 / 4.6e6) / 2)
+    assert roofs.time_us(3.75e9, 5.25e9) == pytest.approx((9e9 / 4.2e6 + 9e9 / 4e6) / 2)
+    # Up to half nothing depends on mixes.
+    assert roofs.time_us(6e9, 2e9) == pytest.approx(_one_size("read", "inplace").time_us(6e9, 2e9))
+
+
+def test_missing_mixes_are_skipped() -> None:
+    some = _one_size("read", "inplace", "1r8w", "write")
+    assert some.time_us(1e9, 8e9) == pytest.approx(9e9 / 3.85e6)
+    # w = 25/36 is half way from 1/2 to 8/9.
+    assert some.time_us(2.75e9, 6.25e9) == pytest.approx((9e9 / 4.2e6 + 9e9 / 3.85e6) / 2)
+    no_write = _one_size("read", "inplace", "1r2w")
+    assert no_write.bandwidth_gb_s(0, 9e9) == no_write.bandwidth_gb_s(3e9, 6e9) == pytest.approx(4000)
+    without = _one_size("read", "inplace", "write")
+    assert without.mixes == ()
+    assert without.time_us(1e9, 8e9) == pytest.approx(2e9 / 4.2e6 + 7e9 / 4.6e6)
+
+
+def test_below_its_sizes_a_mix_has_the_shape_of_in_place() -> None:
+    points = [{"kind": "1r8w", "bytes": size, "bandwidth_gb_s": roof} for size, roof in ((9e7, 3600), (9e8, 3800))]
+    roofs = measured_roofs("h200-sxm", {**MEASURED, "points": [*MEASURED["points"], *points]})
+    assert roofs.time_us(1e7, 8e7) == pytest.approx(9e7 / 3.8e6)  # the node's cost off, but not above its best
+    ratio = roofs.time_us(1e7, 8e7) / roofs.time_us(4.5e7, 4.5e7)
+    for moved in (1e3, 1e6, 8e6, 5e7):
+        assert roofs.time_us(moved / 9, moved / 9 * 8) == pytest.approx(ratio * roofs.time_us(moved / 2, moved / 2))
+    assert roofs.bandwidth_gb_s(1e9, 8e9) == pytest.approx(3800)
+    times = roofs.time_us(np.geomspace(1, 1e10, 500), 8 * np.geomspace(1, 1e10, 500))
+    assert np.all(np.diff(times) >= 0)
+
+
+def test_mixes_broadcast() -> None:
+    roofs = _one_size(*ONE_SIZE)
+    reads, writes = np.array([[0.0], [1e9], [3e9]]), np.array([0.0, 1e6, 1e9, 8e9])
+    many = roofs.time_us(reads, writes)
+    assert many.shape == (3, 4) and many[0, 0] == 0
+    assert many == pytest.approx(np.array([[roofs.time_us(r, w) for w in writes] for r in reads[:, 0]]))
+
+
 @given(st.floats(0, 1e11), st.floats(0, 1e11), st.floats(1, 1e10))
 def test_more_bytes_never_take_less_time(read: float, write: float, more: float) -> None:
     roofs = datasheet_roofs("x", 4800.0)

@@ -13,14 +13,16 @@ import pytest
 
 from perfkit import device, roofs
 from perfkit.errors import DeviceError
-from perfkit.kernels.stream import CONFIGS, STREAMS, Stream
+from perfkit.kernels.stream import CONFIGS, PLACE, STREAMS, Stream
 from perfkit.measure import Series
 from perfkit.method import Config
 from perfkit.profiles import load_gpu, load_roofs
+from perfkit.profiles.measured import ROOF_KINDS
 from perfkit.roofline import roofs_for
-from perfkit.roofline.roof import measured_roofs
+from perfkit.roofline.roof import KINDS, MIXES, measured_roofs
 
-RATES = {"read": 4500.0, "inplace": 3900.0, "copy": 4000.0, "write": 4300.0}
+RATES = {"read": 4500.0, "inplace": 3900.0, "copy": 4000.0, "write": 4300.0, "1r2w": 4000.0, "1r4w": 3950.0,
+         "1r8w": 3850.0}  # fmt: skip
 NODE_US = 1.5
 FACTS = {"uuid": "GPU-1a2b", "driver": "580.159", "torch": "2.11.0", "triton": "3.6.0"}
 
@@ -58,7 +60,7 @@ def _write(folder: Path, points: list[roofs.Point]) -> Path:
 def test_points_become_a_file_that_gives_the_true_roofs(tmp_path: Path) -> None:
     seen: list[roofs.Point] = []
     points = roofs.measure_points(FakeBench(), progress=seen.append)
-    assert seen == points and len(points) == 4 * 7
+    assert seen == points and len(points) == 4 * 7 + 3 * 4
     assert {point.config for point in points} == {CONFIGS[1]}
     _write(tmp_path, points)
     data = load_roofs("h200-sxm", tmp_path)
@@ -75,6 +77,7 @@ def test_points_become_a_file_that_gives_the_true_roofs(tmp_path: Path) -> None:
         and data["notes"] == "0 throttled samples dropped; SM clock 1965 to 1965 MHz"
     )
     assert [point["bytes"] for point in data["points"] if point["kind"] == "copy"] == list(roofs.SIZES)
+    assert [point["bytes"] >> 20 for point in data["points"] if point["kind"] == "1r8w"] == [90, 270, 1080, 2160]
     assert all(point["lo"] < point["bandwidth_gb_s"] < point["hi"] for point in data["points"])
     found = roofs_for(load_gpu("h200-sxm"), data)
     assert found.calibrated and found.graph_node_us == 1.5
@@ -83,15 +86,31 @@ def test_points_become_a_file_that_gives_the_true_roofs(tmp_path: Path) -> None:
     for moved in (2 << 20, 128 << 20):  # between the points, and without the node's own cost
         assert found.time_us(moved, 0) == pytest.approx(moved / 4500e3, rel=2e-2)
         assert found.time_us(moved / 2, moved / 2) == pytest.approx(moved / 3900e3, rel=2e-2)
+        assert found.time_us(moved / 9, moved / 9 * 8) == pytest.approx(moved / 3850e3, rel=2e-2)
+
+
+def test_kinds_are_those_that_files_may_have_and_the_model_reads() -> None:
+    assert set(STREAMS) == set(KINDS) == set(ROOF_KINDS)
+    several = {kind: stream for kind, stream in STREAMS.items() if stream.places > 1}
+    assert {kind: stream.writes / (stream.reads + stream.writes) for kind, stream in several.items()} == MIXES
+
+
+def test_sizes_of_several_places_are_whole_places_and_fit_where_the_others_do() -> None:
+    for stream in (STREAMS["1r2w"], STREAMS["1r4w"], STREAMS["1r8w"]):
+        for moved in roofs.MIX_SIZES:
+            n = stream.elements(moved)
+            assert n % PLACE == 0 and 4 * n * (stream.reads + stream.writes) == moved
+        assert stream.footprint(max(roofs.MIX_SIZES)) <= max(roofs.SIZES)
+        assert stream.footprint(max(roofs.QUICK_MIX_SIZES)) <= max(roofs.QUICK_SIZES)
 
 
 def test_small_memory_leaves_large_sizes_out() -> None:
     points = roofs.measure_points(FakeBench(memory=256 << 20))
     largest = {kind: max(point.moved for point in points if point.kind == kind) >> 20 for kind in STREAMS}
-    assert largest == {"read": 256, "write": 256, "inplace": 256, "copy": 256}
+    assert largest == {"read": 256, "write": 256, "inplace": 256, "copy": 256, "1r2w": 270, "1r4w": 270, "1r8w": 270}
     assert {
         point.moved >> 20
-        for point in roofs.measure_points(FakeBench(memory=512 << 20), (1 << 30, 1 << 20))
+        for point in roofs.measure_points(FakeBench(memory=512 << 20), (1 << 30, 1 << 20), ())
         if point.kind in ("inplace",)
     } == {1, 1024}  # half of it read, the same half written
     with pytest.raises(DeviceError, match="too little free GPU memory for a stream of 1 MiB"):
@@ -161,3 +180,5 @@ def test_on_a_gpu(tmp_path: Path) -> None:
     assert gpu.bandwidth_gb_s is not None
     assert all(point["bandwidth_gb_s"] < gpu.bandwidth_gb_s for point in data["points"])  # cold: never L2's bandwidth
     assert found.read_gb_s > found.inplace_gb_s > 0.5 * gpu.bandwidth_gb_s
+    assert [share for share, _ in found.mixes] == [2 / 3, 4 / 5, 8 / 9]
+    assert all(0.5 * gpu.bandwidth_gb_s < mix.plateau_gb_s < found.read_gb_s for _, mix in found.mixes)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from test_compile_mamba2 import OLD, PINNED, python_with
+from test_steptimes import child
 
+from perfkit.kernels import stream
 from perfkit.kernels.stream import CONFIGS, STREAMS, launch_empty
 from perfkit.method import Config
 from perfkit.touched import touched
@@ -70,6 +73,47 @@ def test_update_in_place_comes_back() -> None:
     for _ in range(100):
         STREAMS["inplace"].launch(a, b, SMALL)
     assert torch.allclose(a, before, atol=1e-6)
+
+
+@pytest.mark.parametrize(("place", "n"), [(1 << 19, 1), (1 << 19, 200), (1 << 19, 192), (128, 384), (96, 192)])
+@pytest.mark.parametrize("places", [2, 4, 8])
+def test_one_read_and_several_writes(monkeypatch: pytest.MonkeyPatch, places: int, place: int, n: int) -> None:
+    """Place 0 of each row is read once; every place is written, with data that differ."""
+    monkeypatch.setattr(stream, "PLACE", place)
+    kind = STREAMS[f"1r{places}w"]
+    assert (kind.kind, kind.reads, kind.writes, kind.places) == (f"1r{places}w", 1, places, places)
+    a, b = _buffers(n * places)
+    before = a.clone().view(-1, places, min(n, place))
+    with touched({"a": a, "b": b}) as record:
+        kind.launch(a, b, SMALL)
+    assert record.outside == [] and record.races == {}
+    assert (record.bytes_read, record.bytes_written) == (4 * n, 4 * n * places)
+    assert kind.elements(4 * n * (1 + places)) == n
+    assert kind.footprint(4 * n * (1 + places)) == 4 * n * places
+    after = a.view_as(before)
+    for index in range(places):
+        expected = before[:, 0] if index % 2 else 0.5 - before[:, 0]
+        assert torch.allclose(after[:, index], expected, atol=1e-6)
+    for _ in range(101):
+        kind.launch(a, b, SMALL)
+    assert torch.allclose(a.view_as(before)[:, 0], before[:, 0], atol=1e-5)  # an even number of flips
+    assert b.isnan().all()
+
+
+def test_a_part_of_a_place_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "PLACE", 64)
+    a, b = _buffers(2 * 100)
+    with pytest.raises(ValueError, match="1r2w: 100 elements are no multiple of 64"):
+        STREAMS["1r2w"].launch(a, b, SMALL)
+
+
+@pytest.mark.parametrize("version", [PINNED, OLD])
+def test_several_places_compile_to_wide_accesses(version: str) -> None:
+    found = child(python_with(version), "compile_child.py", "streams")["found"]
+    assert len(found) == 5 * len(CONFIGS)
+    for item in found:
+        assert (item["wide"], item["spills"]) == (item["accesses"], 0), item
+        assert item["first"] * 9 == item["accesses"] * 8, item  # eight stores to a load
 
 
 def test_candidates_are_launchable_and_an_empty_kernel_touches_nothing() -> None:

@@ -40,7 +40,7 @@ _NUMBER = _words(
 )
 _NEGATIVE = float("-inf")
 
-ROOF_KINDS = ("read", "write", "inplace", "copy")
+ROOF_KINDS = ("read", "write", "inplace", "copy", "1r2w", "1r4w", "1r8w")
 _ROOF_TEXTS = ("gpu", "gpu_uuid", "driver", "date", "torch", "triton", "source", "notes")
 _ROOF_NUMBERS = ("launch_us", "graph_node_us")
 EFFICIENCY = "efficiency.yaml"
@@ -76,8 +76,8 @@ def load_roofs(gpu_key: str, directory: Path | None = None) -> dict[str, Any] | 
     """Return the measured roofs of a GPU, or None if nobody measured them.
 
     The mapping has ``gpu, gpu_uuid, driver, date, torch, triton, source, notes, launch_us, graph_node_us`` (None where
-    the file has none) and ``points``, each {kind: read|write|inplace|copy, bytes, bandwidth_gb_s, lo, hi}; ``bytes``
-    are all bytes moved, reads and writes together.
+    the file has none) and ``points``, each {kind, bytes, bandwidth_gb_s, lo, hi}: ``kind`` is one of ROOF_KINDS, 1r8w
+    reads once and writes to 8 places; ``bytes`` are all bytes moved, reads and writes together.
 
     Raises:
         InputError: an unknown or missing field, or a value that is refused.

@@ -1,19 +1,24 @@
 """Roofs: the least time in which a GPU moves some bytes, given how many of them are reads and how many writes.
 
 Reads alone run faster than reads with writes in place (H200: 4.67 against 4.20 TB/s), and so do writes alone (4.67), so
-a roof is not one number. Three measured curves give it: time of a pure read of N bytes, of reading and writing N bytes
-in place, half each, and of a pure write. Between them time is additive. Up to as many writes as reads, the reads run at
-the read roof and the writes at the effective rate that the in-place curve implies, 1 / (2 / in_place - 1 / read). Past
-half, as of snapshots, what is written more than read runs at the write roof; at the in-place roof where no pure write
-was measured, which is less than memory can do.
+a roof is not one number. Measured curves give it: the time of moving N bytes of which a share w is writes, for some w.
+Reads alone (w = 0) and reading and writing in place (1/2) are always there. Between neighbouring shares the time of N
+bytes is linear in w. Up to as many writes as reads that is: the reads run at the read roof and the writes at the
+effective rate that the in-place curve implies, 1 / (2 / in_place - 1 / read).
 
-Small transfers do not reach a plateau: the curves are times, not bandwidths, and keep their intercept.
+Past half, as of snapshots, writes to several places for each read are slower than both ends (H200: 3.85 TB/s with eight
+writes to a read), so their shares, 2/3, 4/5 and 8/9, have curves of their own where they were measured. Where they were
+not, what is written more than read runs at the write roof; where that was not either, at the roof of the largest share.
+
+Small transfers do not reach a plateau: the curves are times, not bandwidths, and keep their intercept. Below its
+smallest size a mix has the shape of the in-place curve.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -32,7 +37,9 @@ RAMP_US = 1.3
 GRAPH_NODE_US = 0.5
 #: A launch outside a graph. Stated, not measured; no prediction here uses it.
 LAUNCH_US = 4.0
-KINDS = ("read", "write", "inplace", "copy")
+#: Kinds that read once and write to several places, with their share of writes.
+MIXES = MappingProxyType({"1r2w": 2 / 3, "1r4w": 4 / 5, "1r8w": 8 / 9})
+KINDS = ("read", "write", "inplace", "copy", *MIXES)
 _PLATEAU_BYTES = 1e12
 
 
@@ -61,11 +68,12 @@ class Curve:
         return cls((0.0, _PLATEAU_BYTES), (ramp_us, ramp_us + _PLATEAU_BYTES / (bandwidth_gb_s * 1e3)))
 
     @classmethod
-    def measured(cls, points: Sequence[tuple[float, float]], node_us: float) -> Curve:
+    def measured(cls, points: Sequence[tuple[float, float]], node_us: float, like: Curve | None = None) -> Curve:
         """Return the curve through (bytes, bandwidth_gb_s) points, each timed as one node of a graph.
 
         The node's own cost is taken off, as predictions add it for every launch, but never so much that a point
-        would beat the best bandwidth of all.
+        would beat the best bandwidth of all. Below the smallest point the curve is that of ``like``, scaled to meet it;
+        without one, a line with the slope of the best bandwidth.
         """
         ordered = sorted(points)
         best = max(bandwidth for _, bandwidth in ordered) * 1e3  # bytes per us
@@ -73,7 +81,11 @@ class Curve:
         for size, bandwidth in ordered:
             times.append(max(size / (bandwidth * 1e3) - node_us, size / best, *times[-1:]))
         sizes = [size for size, _ in ordered]
-        return cls((0.0, *sizes), (max(0.0, times[0] - sizes[0] / best), *times))
+        if like is None:
+            return cls((0.0, *sizes), (max(0.0, times[0] - sizes[0] / best), *times))
+        scale = times[0] / float(like.time_us(sizes[0]))
+        below = [(size, us * scale) for size, us in zip(like.knot_bytes, like.knot_us, strict=True) if size < sizes[0]]
+        return cls((*(size for size, _ in below), *sizes), (*(us for _, us in below), *times))
 
     @property
     def plateau_gb_s(self) -> float:
@@ -96,7 +108,8 @@ class Roofs:
         gpu: its key.
         read: time of pure reads over bytes.
         inplace: time of reading and writing in place over bytes, both directions counted.
-        write: time of pure writes over bytes; None if it is not known, and in place stands in.
+        write: time of pure writes over bytes; None if it is not known, and the largest known share stands in.
+        mixes: (share of writes, time over bytes moved) between in place and pure writes, of ascending share.
         source: measured on this kind of GPU, or from its datasheet.
         graph_node_us: cost of one small kernel inside a CUDA graph.
         launch_us: cost of one launch outside a graph.
@@ -109,6 +122,7 @@ class Roofs:
     graph_node_us: float = GRAPH_NODE_US
     launch_us: float = LAUNCH_US
     write: Curve | None = None
+    mixes: tuple[tuple[float, Curve], ...] = ()
 
     @property
     def calibrated(self) -> bool:
@@ -134,11 +148,19 @@ class Roofs:
         """Return the least time of moving these bytes; arrays broadcast."""
         moved = np.asarray(bytes_read, dtype=np.float64) + bytes_write
         with np.errstate(invalid="ignore", divide="ignore"):
-            mix = 2.0 * np.asarray(bytes_write, dtype=np.float64) / moved
-        mix = np.where(moved > 0, mix, 0.0)  # 0 reads only, 1 in place, 2 writes only
-        reads, writes = np.maximum(1.0 - mix, 0.0), np.maximum(mix - 1.0, 0.0)
-        time = reads * self.read.time_us(moved) + (1.0 - reads - writes) * self.inplace.time_us(moved)
-        return _scalar(time + writes * (self.write or self.inplace).time_us(moved))
+            share = np.asarray(bytes_write, dtype=np.float64) / moved
+        share = np.where(moved > 0, share, 0.0)
+        knots = [(0.0, self.read), (0.5, self.inplace), *self.mixes]
+        if self.write is not None:
+            knots.append((1.0, self.write))
+        at = [knot for knot, _ in knots]
+        time = np.zeros_like(moved)
+        for index, (_, curve) in enumerate(knots):
+            # 1 at its own share, falling to 0 at its neighbours; the last stands for all shares past it too.
+            weight = np.interp(share, at, np.eye(len(at))[index])
+            if np.any(weight):
+                time = time + weight * curve.time_us(moved)
+        return _scalar(time)
 
     def bandwidth_gb_s(self, bytes_read: Any, bytes_write: Any) -> Any:
         """Return the roof for this mix and size, 10^9 bytes per second; NaN for no bytes."""
@@ -182,7 +204,7 @@ def measured_roofs(key: str, data: Mapping[str, Any]) -> Roofs:
     """Return roofs from a file's content: {gpu, points: [{kind, bytes, bandwidth_gb_s}], launch_us, graph_node_us}.
 
     ``bytes`` counts both directions; points are cold and timed as nodes of a graph. Where several launch
-    configurations were timed at one size, the fastest is the roof. Points of kind write may be missing.
+    configurations were timed at one size, the fastest is the roof. Points of kind write and of MIXES may be missing.
     """
     file = f"{key}-roofs.yaml"
     node_us = _positive(_given(data, "graph_node_us", GRAPH_NODE_US), "graph_node_us", file)
@@ -199,14 +221,17 @@ def measured_roofs(key: str, data: Mapping[str, Any]) -> Roofs:
     inplace = best.get("inplace") or best.get("copy")
     if not best.get("read") or not inplace:
         raise InputError("needs points of kind read, and of inplace or copy", file=file, field="points")
+    in_place = Curve.measured(list(inplace.items()), node_us)
+    mixes = {share: best[kind] for kind, share in MIXES.items() if kind in best}
     return Roofs(
         gpu=key,
         read=Curve.measured(list(best["read"].items()), node_us),
-        inplace=Curve.measured(list(inplace.items()), node_us),
+        inplace=in_place,
         source="measured",
         graph_node_us=node_us,
         launch_us=_positive(_given(data, "launch_us", LAUNCH_US), "launch_us", file),
         write=Curve.measured(list(best["write"].items()), node_us) if best.get("write") else None,
+        mixes=tuple((share, Curve.measured(list(mix.items()), node_us, in_place)) for share, mix in mixes.items()),
     )
 
 
