@@ -18,7 +18,7 @@ import torch
 from perfkit import registry
 from perfkit.beside import beside
 from perfkit.cases import CONTROL
-from perfkit.check import check_case, check_group
+from perfkit.check import check_group, check_once
 from perfkit.cuda import Cuda, info, others_memory, out_of_memory
 from perfkit.errors import first_line
 from perfkit.measure import Series, Subject, interleave
@@ -112,7 +112,7 @@ class Group:
         self.device.release()  # the search kept a second state
         self._phase(case.id, "check", 0, 1)
         tell = partial(self._phase, case.id, "check")
-        outcome = check_case(case, self.device.torch_device, tuned.config, seed=self.seed, progress=tell)
+        outcome = check_once(case, self.device.torch_device, tuned.config, seed=self.seed, progress=tell)
         if not outcome.ok:
             raise _Incorrect(f"{tuned.config}: {outcome.reason}")
         row = {

@@ -86,3 +86,13 @@ def chromium() -> str:
     if path is None:
         pytest.skip("no Chromium on this machine")
     return path
+
+
+@pytest.fixture(autouse=True)
+def _no_remembered_checks() -> None:
+    """A process that sweeps remembers which kernels were right; a test may have changed them since."""
+    import sys
+
+    check = sys.modules.get("perfkit.check")
+    if check is not None:
+        check._outcomes.cache_clear()

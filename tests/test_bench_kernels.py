@@ -63,12 +63,12 @@ def test_every_method_of_a_group_gets_a_time(
     device: Interpreted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cases = [case_of(key) for key in KEYS]
-    check = bench.check_case  # seconds a method here, and other tests check them all: one goes through it
+    check = bench.check_once  # seconds a method here, and other tests check them all: one goes through it
 
     def checked(case: Case, *arguments: Any, **named: Any) -> Outcome:
         return check(case, *arguments, **named) if case.method == "snapshot" else Outcome(0.0, None, 0)
 
-    monkeypatch.setattr(bench, "check_case", checked)
+    monkeypatch.setattr(bench, "check_once", checked)
     events: list[dict[str, Any]] = []
     settings = {"min_samples": 2, "max_samples": 2, "seed": 1}
     with torch.no_grad():

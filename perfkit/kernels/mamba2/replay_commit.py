@@ -20,6 +20,8 @@ from perfkit.method import Case, Launch, Number, Point
 from perfkit.roofline.traffic import layer_record_bytes
 from perfkit.shape import Shape
 
+#: Rows of d_v that lie together in the ring of x.
+BLOCK = 16
 #: Elements of x that a program moves for each record, at least a head's.
 SPAN = 1024
 
@@ -28,7 +30,7 @@ SPAN = 1024
 def _replay_commit_kernel(
     x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, slots_ptr, path_ptr, n_ring,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr,
-    HEADS: tl.constexpr, SPAN_X: tl.constexpr,
+    HEADS: tl.constexpr, BLOCK: tl.constexpr, SPAN_X: tl.constexpr,
 ):  # fmt: skip
     """A program moves x, dt and, where its heads start a group, k of HEADS heads of one row."""
     per_group: tl.constexpr = N_V // N_K
@@ -43,10 +45,14 @@ def _replay_commit_kernel(
     if path < 2:  # nothing, or the root alone, which is where it belongs
         return
     start = cursor_origin(cursor) + cursor_h(cursor)
-    e = tl.arange(0, SPAN_X)
+    blocks: tl.constexpr = (D_V + BLOCK - 1) // BLOCK
+    e = tl.arange(0, SPAN_X)  # heads, blocks of rows, rows in a block
+    live = (e < HEADS * blocks * BLOCK) & (e % (blocks * BLOCK) < D_V)
     heads = first_head + tl.arange(0, HEADS)
     c = tl.arange(0, D_K)
-    x_base = x_ring_ptr + slot * n_ring * (N_V * D_V) + first_head * D_V + e
+    x_base = (
+        x_ring_ptr + (slot * N_V + first_head) * (blocks * BLOCK) * n_ring + e // BLOCK * n_ring * BLOCK + e % BLOCK
+    )
     dt_base = dt_ring_ptr + slot * n_ring * N_V + heads
     k_base = k_ring_ptr + slot * n_ring * (N_K * D_K) + first_head // per_group * D_K + c
     mine = first_head % per_group == 0
@@ -55,8 +61,7 @@ def _replay_commit_kernel(
         if ((path >> node) & 1) == 1:
             source = wrap(wrap(start, n_ring) + node, n_ring)
             target = wrap(wrap(start, n_ring) + to, n_ring)
-            x = tl.load(x_base + source * (N_V * D_V), mask=e < HEADS * D_V)
-            tl.store(x_base + target * (N_V * D_V), x, mask=e < HEADS * D_V)
+            tl.store(x_base + target * BLOCK, tl.load(x_base + source * BLOCK, mask=live), mask=live)
             tl.store(dt_base + target * N_V, tl.load(dt_base + source * N_V))
             if mine:
                 tl.store(k_base + target * (N_K * D_K), tl.load(k_base + source * (N_K * D_K)))
@@ -72,9 +77,14 @@ def commit_launch(case: Case, tensors: Mapping[str, Any], path: Any, n_ring: int
         (case.batch * shape.n_v_heads // heads,),
         (t["x_ring"], t["k_ring"], t["dt_ring"], t["cursor"], t["slots"], path, n_ring),
         {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k, "T": case.draft_len,
-         "HEADS": heads, "SPAN_X": triton.next_power_of_2(heads * shape.d_v)},
+         "HEADS": heads, "BLOCK": BLOCK, "SPAN_X": triton.next_power_of_2(heads * value_blocks(shape) * BLOCK)},
         {"num_warps": 1, "num_stages": 1},
     )  # fmt: skip
+
+
+def value_blocks(shape: Shape) -> int:
+    """Return how many blocks the rows of a head make."""
+    return -(-shape.d_v // BLOCK)
 
 
 def program_heads(shape: Shape) -> int:

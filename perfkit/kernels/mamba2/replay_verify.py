@@ -27,7 +27,7 @@ import numpy as np
 from perfkit.kernels import ring
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.mamba2 import layout
-from perfkit.kernels.mamba2.replay_commit import commit_bytes, commit_launch
+from perfkit.kernels.mamba2.replay_commit import BLOCK, commit_bytes, commit_launch, value_blocks
 from perfkit.kernels.mamba2.replay_parts import (
     committed_by,
     draft_weights,
@@ -110,10 +110,11 @@ def _replay_flush_kernel(
     stride_x, stride_k, stride_q, stride_dt,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
     SPLIT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, DRAFTS: tl.constexpr,
-    POSITIONS: tl.constexpr, STAGES: tl.constexpr, CHUNKS: tl.constexpr,
+    POSITIONS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """Rows with h + T > window: fold the h committed records, outputs from the new checkpoint and the drafts alone."""
     tiles: tl.constexpr = (D_V + ROWS - 1) // ROWS
+    blocks: tl.constexpr = (D_V + BLOCK - 1) // BLOCK
     pid = tl.program_id(0)
     row = pid // (N_V // HEADS)
     first_head = pid % (N_V // HEADS) * HEADS
@@ -145,7 +146,7 @@ def _replay_flush_kernel(
     k_base = k_ptr + row * row_k + group * D_K
     k_ring = k_ring_ptr + slot * n_ring * (N_K * D_K) + group * D_K
     dt_ring = dt_ring_ptr + slot * n_ring * N_V + first_head
-    x_ring = x_ring_ptr + slot * n_ring * (N_V * D_V) + first_head * D_V
+    x_ring = x_ring_ptr + (slot * N_V + first_head) * (blocks * BLOCK) * n_ring
     x_new = x_ptr + row * row_x + first_head * D_V
     _, new_weights, decays, old_weights, fold_decays = _prepare(
         k_ring, dt_ring, k_base, q_base, dt_ptr + row * row_dt + first_head, bias_ptr + first_head,
@@ -171,9 +172,11 @@ def _replay_flush_kernel(
         if CHUNKS == 2:
             s1 = tl.load(s_ptr + c1[None, :], mask=live, other=0.0).to(tl.float32)
         at_v = (head * D_V + v)[:, None]
-        x_old = tl.load(x_ring + at[None, :] * (N_V * D_V) + at_v, mask=live & (old_j < h)[None, :], other=0.0)
+        x_at = ((head * blocks + v // BLOCK)[:, None] * n_ring + at[None, :]) * BLOCK + (v % BLOCK)[:, None]
+        x_old = tl.load(x_ring + x_at, mask=live & (old_j < h)[None, :], other=0.0)
         x = tl.load(x_new + j[None, :] * stride_x + at_v, mask=live & (j < n)[None, :], other=0.0)
-        tl.store(x_ring + place[None, :] * (N_V * D_V) + at_v, x, mask=live & (j < n)[None, :])
+        new_at = ((head * blocks + v // BLOCK)[:, None] * n_ring + place[None, :]) * BLOCK + (v % BLOCK)[:, None]
+        tl.store(x_ring + new_at, x, mask=live & (j < n)[None, :])
         mine = i_head == head
         value = x_old.to(tl.float32) * of_head(old_weights, mine)[None, :]
         fold_decay = of_head(fold_decays, mine)
@@ -196,10 +199,11 @@ def _replay_output_kernel(
     stride_x, stride_k, stride_q, stride_dt,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
     SPLIT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, DRAFTS: tl.constexpr,
-    POSITIONS: tl.constexpr, STAGES: tl.constexpr,
+    POSITIONS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Rows that did not flush: outputs from the checkpoint, the committed records and the drafts (Eq. 6)."""
     tiles: tl.constexpr = (D_V + ROWS - 1) // ROWS
+    blocks: tl.constexpr = (D_V + BLOCK - 1) // BLOCK
     pid = tl.program_id(0)
     row = pid // (N_V // HEADS)
     first_head = pid % (N_V // HEADS) * HEADS
@@ -230,7 +234,7 @@ def _replay_output_kernel(
     k_base = k_ptr + row * row_k + group * D_K
     k_ring = k_ring_ptr + slot * n_ring * (N_K * D_K) + group * D_K
     dt_ring = dt_ring_ptr + slot * n_ring * N_V + first_head
-    x_ring = x_ring_ptr + slot * n_ring * (N_V * D_V) + first_head * D_V
+    x_ring = x_ring_ptr + (slot * N_V + first_head) * (blocks * BLOCK) * n_ring
     x_new = x_ptr + row * row_x + first_head * D_V
     q, new_weights, decays, old_weights, fold_decays = _prepare(
         k_ring, dt_ring, k_base, q_base, dt_ptr + row * row_dt + first_head, bias_ptr + first_head,
@@ -249,9 +253,11 @@ def _replay_output_kernel(
         live = (v < D_V)[:, None]
         at_v = (head * D_V + v)[:, None]
         s = tl.load(s_base + head * (D_V * D_K) + v[:, None] * D_K + c[None, :], mask=live, other=0.0)
-        x_old = tl.load(x_ring + at[None, :] * (N_V * D_V) + at_v, mask=live & (old_j < h)[None, :], other=0.0)
+        x_at = ((head * blocks + v // BLOCK)[:, None] * n_ring + at[None, :]) * BLOCK + (v % BLOCK)[:, None]
+        x_old = tl.load(x_ring + x_at, mask=live & (old_j < h)[None, :], other=0.0)
         x = tl.load(x_new + j[None, :] * stride_x + at_v, mask=live & (j < n)[None, :], other=0.0)
-        tl.store(x_ring + place[None, :] * (N_V * D_V) + at_v, x, mask=live & (j < n)[None, :])
+        new_at = ((head * blocks + v // BLOCK)[:, None] * n_ring + place[None, :]) * BLOCK + (v % BLOCK)[:, None]
+        tl.store(x_ring + new_at, x, mask=live & (j < n)[None, :])
         mine = i_head == head
         out = product(s.to(tl.float32), q, SPLIT) * of_head(fold_decays, mine)
         out = product_onto(out, x_old, kq * of_head(old_weights, mine)[:, None], SPLIT)
@@ -284,14 +290,15 @@ class ReplayVerify(Method):
     def buffers(self, case: Case) -> dict[str, Buffer]:
         """Return checkpoint, ring and cursors, all of them read and written.
 
-        state [slots, n_v_heads, d_v, d_k] in the state dtype; the records x_ring [slots, ring, n_v_heads, d_v] and
-        k_ring [slots, ring, n_k_heads, d_k] in the input dtype, dt_ring [slots, ring, n_v_heads] float32 after bias and
-        softplus; cursor [slots, n_v_heads] int32. ring = window + draft_len.
+        state [slots, n_v_heads, d_v, d_k] in the state dtype; the records x_ring [slots, n_v_heads, blocks, ring,
+        BLOCK], blocks of 16 rows of d_v, and k_ring [slots, ring, n_k_heads, d_k] in the input dtype, dt_ring [slots,
+        ring, n_v_heads] float32 after bias and softplus; cursor [slots, n_v_heads] int32. ring = window + draft_len.
+        What a tile of rows needs of x so lies together: one run of memory, not a sector of each record.
         """
         shape, slots, n_ring = case.shape, layout.n_slots(case), ring_slots(case)
         return {
             "state": layout.state(case),
-            "x_ring": Buffer((slots, n_ring, shape.n_v_heads, shape.d_v), case.input_dtype, "record"),
+            "x_ring": Buffer((slots, shape.n_v_heads, value_blocks(shape), n_ring, BLOCK), case.input_dtype, "record"),
             "k_ring": Buffer((slots, n_ring, shape.n_k_heads, shape.d_k), case.input_dtype, "record"),
             "dt_ring": Buffer((slots, n_ring, shape.n_v_heads), "float32", "record"),
             "cursor": Buffer((slots, shape.n_v_heads), "int32", "cursor"),
@@ -311,7 +318,8 @@ class ReplayVerify(Method):
         strides = [t[name].stride(axis) for axis in (0, 1) for name in ("x", "k", "q", "dt")]
         constants = {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k, "T": nodes,
                      "TREE": tree, "SPLIT": case.input_dtype == "bfloat16",
-                     "POSITIONS": max(triton.next_power_of_2(nodes), 8), "DRAFTS": at_least_16(nodes)}  # fmt: skip
+                     "POSITIONS": max(triton.next_power_of_2(nodes), 8), "DRAFTS": at_least_16(nodes),
+                     "BLOCK": BLOCK}  # fmt: skip
         longest = window - case.depth  # records that a row holds which does not flush
         parts: tuple[tuple[Any, str, dict[str, int]], ...] = (
             (_replay_flush_kernel, "fold_", {"RECORDS": at_least_16(window), "CHUNKS": 2 if shape.d_k >= 64 else 1}),
@@ -353,7 +361,9 @@ class ReplayVerify(Method):
         is_draft = (j >= h[:, None]) & (j < h[:, None] + nodes)
         live = (j < h[:, None]) | (is_draft & accepted.gather(1, pending))
         live &= tensors["slots"].ge(0)[:, None]
-        cached = {name: tensors[f"{name}_ring"][slots[:, None], at] for name in ("dt", "x", "k")}
+        cached = {name: tensors[f"{name}_ring"][slots[:, None], at] for name in ("dt", "k")}
+        x = tensors["x_ring"][slots].permute(0, 3, 1, 2, 4).flatten(3)[..., : case.shape.d_v]
+        cached["x"] = x[at.new_tensor(range(len(slots)))[:, None], at]
         return layout.replay_tokens(tensors, layout.load_state(tensors), cached, live)
 
     def period(self, case: Case) -> int:
@@ -402,15 +412,13 @@ class ReplayVerify(Method):
         streams. Three stages keep two tiles of a warp in flight.
         """
         shape, window = case.shape, case.window or 1
-        outputs: list[tuple[int, ...]] = [(4, 32, 2, 3, 0), (4, 16, 1, 3, 168), (2, 16, 1, 3, 168)]
-        fold: list[tuple[int, ...]] = [(4, 16, 1, 4, 168), (2, 16, 1, 3, 0), (4, 16, 1, 3, 0)]
+        outputs: list[tuple[int, ...]] = [(4, 16, 1, 3, 168), (4, 32, 2, 3, 0)]
+        fold: list[tuple[int, ...]] = [(2, 16, 1, 3, 0), (4, 16, 1, 3, 168)]
         if window > 32:
             outputs, fold = [(2, 64, 4, 2, 0)], [(2, 64, 4, 2, 0), (1, 64, 4, 2, 0)]
         elif window > 16 or case.draft_len > 8:
-            outputs, fold = [(4, 32, 2, 3, 0), (2, 16, 1, 3, 0)], [(4, 32, 2, 3, 0), (1, 64, 4, 2, 0)]
-            fold += [(4, 16, 1, 3, 0), (2, 16, 1, 3, 0)] if window <= 16 else []
-        elif shape.d_v % 32:  # tiles that fit the rows
-            outputs = [*outputs[1:], outputs[0]]
+            outputs = [(2, 16, 1, 3, 0), (4, 32, 2, 3, 0)]
+            fold = [(4, 16, 1, 3, 0), (2, 16, 1, 3, 0)] if window <= 16 else [(4, 32, 2, 3, 0), (1, 64, 4, 2, 0)]
         if case.batch * shape.n_v_heads <= SMALL_BATCH_HEADS:
             outputs, fold = [(1, 64, 4, 2, 0), *outputs], [(1, 64, 4, 2, 0), *fold]
         fallback = (1, 16, 1, 3, 0)

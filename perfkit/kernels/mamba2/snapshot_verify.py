@@ -93,7 +93,9 @@ def _snapshot_verify_kernel(
         value = x.to(tl.float32)
         # As one multiply-add of the decayed state, so that no register holds the outer product.
         s = tl.fma((step * value)[None, :, None], k.to(tl.float32)[:, None, :], s * tl.exp(a * step))
-        tl.store(s_base + t * (N_V * D_V * D_K) + tile, s.to(state_ptr.dtype.element_ty), mask=mask)
+        # Nothing reads a snapshot soon: evicting it first gains 1 % on an H200 where writes outweigh reads.
+        tl.store(s_base + t * (N_V * D_V * D_K) + tile, s.to(state_ptr.dtype.element_ty), mask=mask,
+                 eviction_policy="evict_first")  # fmt: skip
         out = tl.sum(tl.sum(s * q.to(tl.float32)[:, None, :], axis=0), axis=1) + skip * value
         tl.store(out_at + t * (N_V * D_V), out.to(out_ptr.dtype.element_ty), mask=live)
         k, q, x, dt = k_next, q_next, x_next, dt_next
