@@ -23,7 +23,7 @@ from perfkit.session import Session
 #: Fewest step times that one replay gives; the graph holds whole periods.
 STEPS_A_REPLAY = 32
 #: Step times in all, as far as MIN_REPLAYS..MAX_REPLAYS allow: the 99th percentile of a hundred is their maximum.
-STEP_TIMES = 500
+STEP_TIMES = 200
 MIN_REPLAYS, MAX_REPLAYS = 3, 16
 #: Up to this many step times a replay, a period runs before the first stamp: restoring the state leaves L2 dirty, and
 #: the first step then pays for it.
