@@ -40,6 +40,9 @@ __all__ = [
     "half_ulp",
 ]
 
+#: Steps that name three parts of a check of a verify case at the batch of a sweep, whose rows are many; samples of a
+#: few rows take more.
+SWEEP_STEPS = 24
 #: Fewest steps of each part of a check (three, on a GPU four); longer windows take a window each.
 MIN_STEPS = 3
 #: The same of a check of verify steps, whose windows last fewer steps than they have tokens; on a GPU more.
@@ -149,10 +152,11 @@ def check_once(
 
     A check draws its own acceptance and puts rows out of step itself, so cases that differ in nothing else share it.
     """
-    plain = replace(case, acceptance="1", flush_phase="aligned", n_layers=1,
-                    options=tuple(pair for pair in case.options if pair[0] != "alias"))  # fmt: skip
+    options = tuple(pair for pair in case.options if pair[0] != "alias")
+    plain = replace(case, acceptance="1", flush_phase="aligned", n_layers=1, options=options)
     key = (plain, device, config, seed)
-    found = _outcomes().get(key) or check_case(case, device, config, seed=seed, progress=progress)
+    fewer = replace(case, options=((STEPS, SWEEP_STEPS), *case.options)) if case.phase == "verify" else case
+    found = _outcomes().get(key) or check_case(fewer, device, config, seed=seed, progress=progress)
     if found.ok:
         _outcomes()[key] = found
     return found

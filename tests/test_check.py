@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -295,3 +296,22 @@ def test_a_step_that_cannot_be_captured_says_so(monkeypatch: pytest.MonkeyPatch)
         DeviceError, match=r"captured in a CUDA graph: CUDA error: operation not permitted .* capturing$"
     ):
         checker.capture()
+
+
+def test_what_was_right_is_not_checked_again_for_another_acceptance(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Case] = []
+    outcomes = iter([Outcome(1.0, "output error", 1), Outcome(1e-7, None, 24), Outcome(1e-7, None, 24)])
+
+    def checked(case: Case, *rest: object, **named: object) -> Outcome:
+        done.append(case)
+        return next(outcomes)
+
+    monkeypatch.setattr(check, "check_case", checked)
+    case = Case(Shape("mamba2", 2, 1, 16, 16), "snapshot", 3, draft_len=4, acceptance="1")
+    config = Config.of(rows=16, warps=1)
+    assert not check.check_once(case, "cpu", config).ok  # what is wrong is not remembered
+    assert check.check_once(case, "cpu", config).ok
+    assert check.check_once(replace(case, acceptance="T", flush_phase="staggered"), "cpu", config).ok
+    assert len(done) == 2
+    check.check_once(case, "cpu", Config.of(rows=8, warps=1))
+    assert len(done) == 3
