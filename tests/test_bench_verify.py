@@ -210,8 +210,8 @@ def test_a_graph_has_whole_periods_and_ends_in_time(period: int, moved: float, c
 @pytest.mark.parametrize(
     ("period", "copies", "plan"),
     [
-        (1, 1, Plan(1, 32, 16)), (5, 1, Plan(5, 35, 15)), (64, 1, Plan(64, 64, 8)), (127, 1, Plan(127, 127, 4)),
-        (1, 105, Plan(1, 1, 5)), (64, 105, Plan(0, 64, 3)), (5, 8, Plan(5, 5, 13)),
+        (1, 1, Plan(1, 32, 7)), (5, 1, Plan(5, 35, 6)), (64, 1, Plan(64, 64, 4)), (127, 1, Plan(127, 127, 3)),
+        (1, 105, Plan(1, 1, 3)), (64, 105, Plan(0, 64, 3)), (5, 8, Plan(5, 5, 5)),
     ],
 )  # fmt: skip
 def test_at_least_a_hundred_single_steps_in_whole_periods(period: int, copies: int, plan: Plan) -> None:
