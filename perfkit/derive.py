@@ -120,7 +120,10 @@ def model_case(case: Case, gpu: Gpu | None, roofs: Roofs | None) -> Model:
     if control is not None and control is not method:
         other = replace(case, method=control.key, window=None, options=(), read_dtype=None)
         if control.supports(other) is None:
-            useful = min(useful, _useful(other, *_modelled(other, control), roofs), key=lambda item: item[0])
+            bytes_of, us_of = _useful(other, *_modelled(other, control), roofs)
+            # Fewer bytes of a mix with a lower roof may take longer: the least of each.
+            us = [one for one in (useful[1], us_of) if one is not None]
+            useful = min(useful[0], bytes_of), min(us, default=None)
     time = _predict(case, gpu, roofs, step, mean, chain) if gpu is not None and roofs is not None else None
     memory = method.memory_per_request(case)
     return Model(mean, method.paper(case.shape, Point.of(case)), chain.accepted, *useful, time, memory)

@@ -87,13 +87,21 @@ def rederive(manifest: Mapping[str, Any], rows: Sequence[Row]) -> list[Row]:
     gpu = load_gpu(manifest["gpu"]["key"])
     dicts = [data for group in manifest["groups"] for data in group["cases"]]
     cases = {case.id: case for case in map(Case.from_dict, dicts)}
-    out = []
-    for old, new in zip(rows, derive(rows, cases, gpu, roofs_for(gpu)), strict=True):
+    fresh = derive(rows, cases, gpu, roofs_for(gpu))
+    refuse_other_bytes(rows, fresh)
+    return [old | {name: new[name] for name in ROOF_COLUMNS} for old, new in zip(rows, fresh, strict=True)]
+
+
+def refuse_other_bytes(rows: Sequence[Row], fresh: Sequence[Row]) -> None:
+    """Refuse rows that were made with another byte model.
+
+    Raises:
+        InputError: names the column.
+    """
+    for old, new in zip(rows, fresh, strict=True):
         for name in ("bytes_read_model", "bytes_write_model"):
             if old[name] is not None and abs(old[name] - (new[name] or 0.0)) > 1e-9 * old[name]:
                 raise InputError("the byte model has changed since the run: measure again", field=name, value=old[name])
-        out.append(old | {name: new[name] for name in ROOF_COLUMNS})
-    return out
 
 
 def plain_argv(argv: Sequence[str]) -> list[str]:
@@ -109,13 +117,13 @@ def plain_argv(argv: Sequence[str]) -> list[str]:
 
 
 def plain_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest that ships; ``git`` is filled in where this checkout has the kernels that ran."""
+    """Return the manifest that ships; ``git`` is this checkout's, where that has the kernels of a run from none."""
     kept = {name: manifest.get(name) for name in KEPT}
     kept["argv"] = plain_argv(manifest["argv"])
     kept["platform"] = str(manifest.get("platform") or "").partition("-")[0] or None
     kept["gpu"] = {name: manifest["gpu"].get(name) for name in GPU_KEPT}
     kept["git"] = manifest.get("git")
-    if kept["git"] is None and same_kernels(manifest):
+    if (kept["git"] is None or kept["git"].get("modified")) and same_kernels(manifest):
         kept["git"] = results.git_revision()
     return kept
 

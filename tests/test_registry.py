@@ -14,6 +14,8 @@ from perfkit.shape import Shape
 PLANTED = Path(__file__).with_name("planted_methods.py")
 SUPER = Shape("mamba2", 128, 8, 64, 128)
 
+VERIFY = ["activation_replay", "fused_recovery", "joint_attainment", "replay", "snapshot", "stree", "stree_released"]
+
 OTHER_FAMILY = """
 from perfkit.kernels.mamba2.conventional_decode import ConventionalDecode
 class Other(ConventionalDecode):
@@ -30,7 +32,7 @@ def line(error: pytest.ExceptionInfo[InputError]) -> str:
 
 def test_shipped_methods_the_control_first() -> None:
     assert [method.key for method in registry.methods("mamba2", "decode")] == ["conventional", "replay"]
-    assert registry.methods("mamba2", "verify") == []
+    assert [method.key for method in registry.methods("mamba2", "verify")] == VERIFY
     assert registry.methods("gdn") == []
     assert "mamba2" in registry.families()
     for method in registry.methods():
@@ -43,8 +45,11 @@ def test_unknown_keys_name_what_there_is() -> None:
         registry.get_method("mamba2", "replai")
     assert line(error) == ("--method: 'replai': no such method for mamba2 decode (allowed: conventional, replay)")
     with pytest.raises(InputError) as error:
-        registry.get_method("mamba2", "replay", "verify")
-    assert line(error).endswith("no such method for mamba2 verify (allowed: none yet)")
+        registry.get_method("mamba2", "conventional", "verify")
+    assert line(error).endswith(f"no such method for mamba2 verify (allowed: {', '.join(VERIFY)})")
+    with pytest.raises(InputError) as error:
+        registry.get_method("gdn", "replay", "verify")
+    assert line(error).endswith("no such method for gdn verify (allowed: none yet)")
     with pytest.raises(InputError) as error:
         registry.family("nope")
     assert "family: 'nope': no kernels for this family (allowed: mamba2" in line(error)

@@ -80,3 +80,55 @@ def test_readme_has_the_tables_that_the_rows_give() -> None:
     for name in MODELS:
         assert module.table(name) in readme, f"README differs from scripts/readme_table.py {name}"
         assert module.verify_table(name) in readme, f"README differs from scripts/readme_table.py {name}"
+
+
+VERIFY_METHODS = {"snapshot", "fused_recovery", "activation_replay", "joint_attainment", "stree", "stree_released",
+                  "replay"}  # fmt: skip
+#: T of the shipped verify steps; a = 1, T − 1 and T of each.
+DRAFTS = {"nemotron-super": (2, 4, 6, 8), "nemotron-nano": (4, 8)}
+#: Tuned kernels of others, Nemotron-3-Super at B = 256 on the same GPU model, µs at T = 2, 4, 8 (fused: its dearest).
+OTHERS_US = {
+    "snapshot": (882, 1489, 2731), "stree": (1229, 1381, 1776), "fused_recovery": (1072, 1301, 2175),
+    "activation_replay": (1692, 1970, 2698), "joint_attainment": (3387, 4066, 6171),
+}  # fmt: skip
+
+
+def verify_rows(name: str) -> dict[tuple[str, int, int], dict[str, Any]]:
+    rows = load_measured(load_model(name).key, "h200-sxm")
+    return {(row["method"], row["draft_len"], int(row["accepted"])): row for row in rows if row["phase"] == "verify"}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_verify_point_is_there_checked_and_timed(name: str) -> None:
+    rows = verify_rows(name)
+    points = {(method, t, a) for method in VERIFY_METHODS for t in DRAFTS[name] for a in (1, t - 1, t)}
+    assert set(rows) == points
+    for point, row in rows.items():
+        assert row["status"] == "ok" and row["batch"] == 256, point
+        assert row["checked"] == "gpu" and row["rel_error"] < 2e-6, point
+        assert row["time_us_lo"] <= row["time_us"] <= row["time_us_hi"] and row["n_throttled"] == 0, point
+        assert row["spill_bytes"] == 0, point
+        assert row["time_default_us"] >= 0.995 * row["time_us"], point  # what tuning gained is on record
+        assert row["conventional_steps"] > 0.5, point
+
+
+def test_baselines_of_verify_are_no_slower_than_the_tuned_kernels_of_others() -> None:
+    rows = verify_rows("nemotron-super")
+    for method, times in OTHERS_US.items():
+        for t, other in zip((2, 4, 8), times, strict=True):
+            assert max(rows[method, t, a]["time_us"] for a in (1, t - 1, t)) <= other, (method, t)
+    # One read and T writes: as fast as memory takes that mix.
+    assert all(row["roof_fraction"] > 0.95 for (method, _, _), row in rows.items() if method == "snapshot")
+
+
+def test_replay_verifies_in_less_than_a_conventional_step() -> None:
+    rows = verify_rows("nemotron-super")
+    limits = {(4, 1): 0.64, (4, 4): 0.76, (8, 1): 0.70, (8, 8): 0.92}
+    for (t, a), limit in limits.items():
+        assert rows["replay", t, a]["conventional_steps"] <= limit
+
+
+def test_flushes_are_in_the_tail_of_aligned_rows() -> None:
+    for (method, _, _), row in verify_rows("nemotron-super").items():
+        tail = row["time_p99_us"] / row["time_us"]
+        assert tail > 1.3 if method == "replay" else tail < 1.12
