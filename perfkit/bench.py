@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from perfkit.cuda import Cuda, info, others_memory, out_of_memory
 from perfkit.errors import first_line
 from perfkit.measure import Series, Subject, interleave
 from perfkit.method import Case, Config
-from perfkit.pacing import cold_copies, graph_steps
+from perfkit.pacing import cold_copies, graph_steps, part_steps, tuning_steps
 from perfkit.priming import prime
 from perfkit.ranges import mark
 from perfkit.results import version
@@ -107,7 +107,8 @@ class Group:
         session = Session(case, self.device.torch_device, seed=self.seed, copies=copies)
         steps = graph_steps(case, method, copies)
         with mark(f"tune/{case.method}"):
-            tuned = self._tune(session, steps, partial(self._phase, case.id, "tune"))
+            few = tuning_steps(case, method, copies)
+            tuned = self._tune(session, few, partial(self._phase, case.id, "tune"))
         session.config = tuned.config
         self.device.release()  # the search kept a second state
         self._phase(case.id, "check", 0, 1)
@@ -155,14 +156,15 @@ class Group:
         item.row["launches"] = session.run(range(2)) / 2 / len(session.copies)
         session.restore(item.saved)
         with mark(f"capture/{item.case.method}"):
-            item.subject = session.subject(item.case.id, range(item.row["steps_per_sample"]), item.saved)
+            part = part_steps(item.case, session.method, len(session.copies))
+            item.subject = session.subject(item.case.id, range(item.row["steps_per_sample"]), item.saved, part)
         return True
 
     def _time(self, items: Sequence[_Running]) -> None:
         control = next((item for item in items if _is_control(item.case)), items[0])
         subjects = [item.subject for item in items if item.subject is not None]
         assert control.subject is not None
-        again = Subject("A/A", control.subject.run, control.subject.prepare, control.subject.units)
+        again = replace(control.subject, name="A/A")
         with mark("time"), self.device.monitor() as monitor:
             series = interleave(
                 [*subjects, again], Stopping.of(self.settings), self.place.clock, monitor, seed=self.seed,

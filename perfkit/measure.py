@@ -11,6 +11,9 @@ from typing import Any, Protocol
 from perfkit.errors import DeviceError
 from perfkit.stats import Interval, Stopping, median_interval
 
+#: Rest between the parts of a long run, in units of the part before.
+REST = 2.0
+
 
 class Clock(Protocol):
     """Times one run of a callable on a device."""
@@ -71,12 +74,25 @@ class Subject:
         run: enqueues the work, such as a graph's replay.
         prepare: runs before each sample, outside the timed region: restores the state that ``run`` changes.
         units: steps times layers in one run; times are per unit.
+        parts: what ``run`` does, in pieces that are timed one after the other, with a rest between them; () for one
+            piece. A long run at full power would meet the GPU's power cap, and none of it would count.
     """
 
     name: str
     run: Callable[[], object]
     prepare: Callable[[], object]
     units: int
+    parts: tuple[Callable[[], object], ...] = ()
+
+    def time_us(self, clock: Clock) -> float:
+        """Return the microseconds that one run takes, rests not counted."""
+        total = last = 0.0
+        for index, part in enumerate(self.parts or (self.run,)):
+            if index:
+                time.sleep(REST * last * 1e-6)
+            last = clock.time_us(part)
+            total += last
+        return total
 
 
 @dataclass(slots=True)
@@ -155,7 +171,7 @@ def interleave(
 def _sample(subject: Subject, series: Series, index: int, clock: Clock, monitor: Any) -> None:
     subject.prepare()
     before = monitor.snapshot() if monitor is not None else None
-    value = clock.time_us(subject.run) / subject.units
+    value = subject.time_us(clock) / subject.units
     if monitor is not None:
         verdict = monitor.judge(before, monitor.snapshot())
         if verdict.sm_clock_mhz is not None:

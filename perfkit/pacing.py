@@ -14,6 +14,11 @@ MAX_COPIES = 256
 MIN_STEPS = 16
 #: Declared traffic of a graph after which it is long enough with fewer steps: 5 ms or so of a large GPU.
 GRAPH_BYTES = 20e9
+#: Declared traffic after which a longer run goes on in another graph, after a rest: 64 steps of 13 GB in one graph ran
+#: into the power cap of an H200, runs of 20 ms do not.
+PART_BYTES = 60e9
+#: Steps of random acceptance that compare launch configurations.
+FEW_STEPS = 8
 
 
 def typical_step(case: Case, method: Method) -> Step:
@@ -38,6 +43,20 @@ def graph_steps(case: Case, method: Method, copies: int) -> int:
     if affordable >= MIN_STEPS:
         return period * math.ceil(MIN_STEPS / period)
     return period * max(affordable // period, math.ceil(2 / period))
+
+
+def tuning_steps(case: Case, method: Method, copies: int) -> int:
+    """Return the steps of a graph that compares launch configurations: as timed, of random acceptance a few."""
+    steps = graph_steps(case, method, copies)
+    if constant_acceptance(case) is not None:
+        return steps
+    return min(steps, max(FEW_STEPS, part_steps(case, method, copies)))
+
+
+def part_steps(case: Case, method: Method, copies: int) -> int:
+    """Return the steps after which a long timed run rests, two at least: as many as move PART_BYTES."""
+    step = typical_step(case, method)
+    return max(2, int(PART_BYTES // (float(step.bytes_read + step.bytes_write) * copies)))
 
 
 def flush_cycle(case: Case, method: Method) -> int | None:

@@ -149,10 +149,26 @@ class Session:
         graph: Replayable = capture(lambda: self.run(steps))
         return graph
 
-    def subject(self, name: str, steps: Sequence[int], saved: list[dict[str, torch.Tensor]]) -> Subject:
-        """Capture steps over all copies as something to time: restored to ``saved`` before each sample."""
-        graph = self.capture(steps)
-        return Subject(name, graph.replay, lambda: self.restore(saved), len(steps) * len(self.copies))
+    def subject(
+        self, name: str, steps: Sequence[int], saved: list[dict[str, torch.Tensor]], part: int | None = None
+    ) -> Subject:
+        """Capture steps over all copies as something to time: restored to ``saved`` before each sample.
+
+        Args:
+            name: of the subject.
+            steps: whole periods.
+            saved: what :meth:`snapshot` returned.
+            part: steps that one graph holds; None for all of them.
+        """
+        units, part = len(steps) * len(self.copies), part or len(steps)
+        graphs = [self.capture(steps[at : at + part]) for at in range(0, len(steps), part)]
+
+        def run() -> None:
+            for graph in graphs:
+                graph.replay()
+
+        parts = tuple(graph.replay for graph in graphs) if len(graphs) > 1 else ()
+        return Subject(name, run, lambda: self.restore(saved), units, parts)
 
 
 class Replayable(Protocol):

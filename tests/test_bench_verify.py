@@ -16,7 +16,7 @@ from perfkit import bench, pacing, steptimes, tuning
 from perfkit.bench import Group
 from perfkit.check import Outcome
 from perfkit.method import ACCEPTANCE_STEPS, Case
-from perfkit.pacing import flush_cycle, graph_steps
+from perfkit.pacing import flush_cycle, graph_steps, part_steps, tuning_steps
 from perfkit.priming import draw
 from perfkit.registry import get_method
 from perfkit.session import Session
@@ -205,6 +205,17 @@ class Fixed:
 )  # fmt: skip
 def test_a_graph_has_whole_periods_and_ends_in_time(period: int, moved: float, copies: int, steps: int) -> None:
     assert graph_steps(verify_case(), Fixed(period, moved), copies) == steps  # type: ignore[arg-type]
+
+
+def test_a_long_run_of_random_acceptance_rests_and_is_tuned_by_few_steps() -> None:
+    long = Fixed(64, 13e9)
+    case = replace(verify_case(), acceptance="mean:2.5")
+    assert graph_steps(case, long, 1) == 64  # type: ignore[arg-type]
+    assert part_steps(case, long, 1) == 4  # type: ignore[arg-type]
+    assert tuning_steps(case, long, 1) == 8  # type: ignore[arg-type]
+    short = Fixed(64, 1e6)
+    assert part_steps(case, short, 1) > 64 and tuning_steps(case, short, 1) == 64  # type: ignore[arg-type]
+    assert tuning_steps(verify_case(), Fixed(5, 18e9), 1) == 5  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

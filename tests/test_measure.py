@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,3 +108,20 @@ def test_always_throttled_ends() -> None:
     series = interleave([device.subject("a")], Stopping(min_samples=2, max_samples=5), device, Always())["a"]
     assert series.times == [] and len(series.throttled) == 10
     assert series.stop_reason == "max_samples"
+
+
+def test_a_long_run_is_timed_in_parts_with_rests_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr("perfkit.measure.time.sleep", rests.append)
+    done: list[str] = []
+
+    class Parts:
+        def time_us(self, run: Any) -> float:
+            run()
+            return 100.0 * len(done)
+
+    parts = (lambda: done.append("a"), lambda: done.append("b"))
+    subject = Subject("long", lambda: done.append("whole"), lambda: None, 4, parts)
+    assert subject.time_us(Parts()) == pytest.approx(300.0)
+    assert done == ["a", "b"] and rests == [pytest.approx(200e-6)]
+    assert Subject("short", lambda: done.append("whole"), lambda: None, 1).time_us(Parts()) == pytest.approx(300.0)
