@@ -414,13 +414,20 @@ class ReplayVerify(Method):
         shape, window = case.shape, case.window or 1
         outputs: list[tuple[int, ...]] = [(4, 16, 1, 3, 168), (4, 32, 2, 3, 0)]
         fold: list[tuple[int, ...]] = [(2, 16, 1, 3, 0), (4, 16, 1, 3, 168)]
+        whole = (1, 64, 4, 2, 0)
+        small = [whole, whole]  # of outputs and fold where there are few programs
         if window > 32:
-            outputs, fold = [(2, 64, 4, 2, 0)], [(2, 64, 4, 2, 0), (1, 64, 4, 2, 0)]
+            outputs, fold = [(2, 64, 4, 2, 0), (1, 32, 4, 2, 0)], [(2, 64, 4, 2, 0), whole]
+            small[0] = (1, 32, 4, 2, 0)  # 64 records beside 64 rows spill
         elif window > 16 or case.draft_len > 8:
             outputs = [(2, 16, 1, 3, 0), (4, 32, 2, 3, 0)]
-            fold = [(4, 16, 1, 3, 0), (2, 16, 1, 3, 0)] if window <= 16 else [(4, 32, 2, 3, 0), (1, 64, 4, 2, 0)]
+            fold = [(4, 16, 1, 3, 0), (2, 16, 1, 3, 0)] if window <= 16 else [(4, 32, 2, 3, 0), whole]
+        elif case.tree is not None:  # its masks take a few registers more, which the limit does not leave
+            fold[1] = (4, 16, 1, 3, 0)
+            if shape.d_v % 64:
+                outputs[0] = (2, 16, 1, 3, 168)
         if case.batch * shape.n_v_heads <= SMALL_BATCH_HEADS:
-            outputs, fold = [(1, 64, 4, 2, 0), *outputs], [(1, 64, 4, 2, 0), *fold]
+            outputs, fold = [small[0], *outputs], [small[1], *fold]
         fallback = (1, 16, 1, 3, 0)
         outputs = [one for one in dict.fromkeys(outputs) if shape.heads_per_group % one[0] == 0] or [fallback]
         fold = [one for one in dict.fromkeys(fold) if shape.heads_per_group % one[0] == 0] or [fallback]
