@@ -417,7 +417,8 @@ class ReplayVerify(Method):
         whole = (1, 64, 4, 2, 0)
         small = [whole, whole]  # of outputs and fold where there are few programs
         if window > 32:
-            outputs, fold = [(2, 64, 4, 2, 0), (1, 32, 4, 2, 0)], [(2, 64, 4, 2, 0), whole]
+            outputs = [(2, 64, 4, 2, 0), (1, 32, 4, 2, 0)]
+            fold = [(2, 64, 4, 2, 0), whole, (2, 32, 4, 2, 0)]  # the others spill on compute capability 12.0
             small[0] = (1, 32, 4, 2, 0)  # 64 records beside 64 rows spill
         elif window > 16 or case.draft_len > 8:
             outputs = [(2, 16, 1, 3, 0), (4, 32, 2, 3, 0)]
