@@ -227,3 +227,14 @@ def test_numbers_as_words() -> None:
     assert method_text("replay", 16.0) == "replay at L = 16" and method_text("conventional", math.nan) == "conventional"
     assert join(["a", "b", "c"]) == "a, b and c" and join([]) == ""
     assert plot_text("<b>&") == "&lt;b&gt;&amp;"
+
+
+def test_a_verify_answer_says_draft_length_and_acceptance() -> None:
+    verify = {"phase": "verify", "draft_len": 4, "accepted": 3.0, "acceptance": "3"}
+    data = pd.DataFrame(group(1380.0, {16: 364.0}, **verify)).replace({"method": {"conventional": "snapshot"}})
+    said = findings.answer(data)
+    assert said.headline == "Replay at L = 16 is 3.79× faster than snapshot at B = 256, T = 4, a = 3"
+    assert findings.batch_time_title(data).startswith(
+        "Replay at L = 16 takes 364 µs per step and layer at B = 256, T = 4, a = 3, snapshot 1,380 µs"
+    )
+    assert findings.answer(data.assign(tree="0,0,1")).headline.endswith("at B = 256, a tree of 4 nodes, a = 3")

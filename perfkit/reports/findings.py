@@ -117,7 +117,7 @@ def answer(frame: pd.DataFrame, aa_floor: Any = None) -> Answer:
         best = select.row_at(here, "us", largest=False)
         what = method_text(best["method"], best["window"])
         said = (
-            f"{sentence(what)} takes {microseconds(best['us'])} per step and layer at B = {integer(batch)} ({source})"
+            f"{sentence(what)} takes {microseconds(best['us'])} per step and layer at {_place(here, batch)} ({source})"
         )
         return Answer("alone", f"{said}; there is nothing to compare it with.", "Sweep another method beside it.",
                       source, None, str(best["method"]), _none(best["window"]), batch, float(best["us"]),
@@ -128,11 +128,22 @@ def answer(frame: pd.DataFrame, aa_floor: Any = None) -> Answer:
     name = method_text(str(best["method"]), best["window"])
     verdict = _verdict(gain, low, high, aa_floor)
     even = break_even(rows, str(best["method"]), _none(best["window"]))
+    place = _place(here, batch)
     return Answer(
-        verdict, _headline(verdict, name, gain, baseline, batch, source, aa_floor),
-        _advice(verdict, name, baseline, even, batch), source, baseline, str(best["method"]), _none(best["window"]),
+        verdict, _headline(verdict, name, gain, baseline, place, source, aa_floor),
+        _advice(verdict, name, baseline, even, place), source, baseline, str(best["method"]), _none(best["window"]),
         batch, float(best["us"]), gain, low, high, even, aa_floor,
     )  # fmt: skip
+
+
+def _place(rows: pd.DataFrame, batch: float | None) -> str:
+    """Say where a sentence holds: the batch, and of verify steps T and the acceptance, of a tree its nodes."""
+    first = rows.iloc[0]
+    where = f"B = {integer(batch)}"
+    if first["phase"] != "verify":
+        return where
+    kind = f"a tree of {integer(first['draft_len'])} nodes" if first["tree"] else f"T = {integer(first['draft_len'])}"
+    return f"{where}, {kind}" + ("" if is_missing(first["accepted"]) else f", a = {first['accepted']:.3g}")
 
 
 def _verdict(gain: float, low: float | None, high: float | None, floor: float | None) -> str:
@@ -143,10 +154,8 @@ def _verdict(gain: float, low: float | None, high: float | None, floor: float | 
     return "faster" if gain > 1 else "slower"
 
 
-def _headline(
-    verdict: str, name: str, gain: float, baseline: str, batch: float | None, source: str, floor: float | None
-) -> str:
-    where = f"at B = {integer(batch)}"
+def _headline(verdict: str, name: str, gain: float, baseline: str, place: str, source: str, floor: float | None) -> str:
+    where = f"at {place}"
     if verdict == "faster":
         return f"{sentence(name)} {verb(source)} {times(gain)} faster than {baseline} {where}"
     if verdict == "slower":
@@ -157,11 +166,11 @@ def _headline(
     return f"No change: {name} {verb(source)} {times(gain)} {baseline}'s speed {where}, {noise}"
 
 
-def _advice(verdict: str, name: str, baseline: str, even: BreakEven | None, batch: float | None) -> str:
+def _advice(verdict: str, name: str, baseline: str, even: BreakEven | None, place: str) -> str:
     if verdict != "faster":
-        return f"Keep {baseline} at B = {integer(batch)}; the other methods here gain nothing there."
+        return f"Keep {baseline} at {place}; the other methods here gain nothing there."
     if even is None or even.above is None:
-        return f"Run {name} at B = {integer(batch)}."
+        return f"Run {name} at {place}."
     if even.below is None:
         return f"Run {name} at every batch from B = {integer(even.above)} up."
     below = f"B = {integer(even.below)}" + ("" if even.below == even.smallest else " and below")
@@ -328,8 +337,9 @@ def batch_time_title(frame: pd.DataFrame) -> str:
         return said.headline
     base = None if said.gain is None or said.time_us is None else said.gain * said.time_us
     name = method_text(said.method or "", said.window)
+    place = _place(select.prepare(frame), said.batch)
     return (
-        f"{sentence(name)} takes {microseconds(said.time_us)} per step and layer at B = {integer(said.batch)}, "
+        f"{sentence(name)} takes {microseconds(said.time_us)} per step and layer at {place}, "
         f"{said.baseline} {microseconds(base)} ({said.source})"
     )
 
