@@ -63,7 +63,7 @@ SUPER = ("nemotron-super",)
 #: * trees of the smaller shape on other GPUs, and with the old Triton all trees there: at batch 1 it spills 20 bytes in
 #:   replay's outputs for 10.0 and 24 for 10.3.
 #: * other windows and T > 4 on other GPUs. There replay's first choice of outputs spills 16 to 52 bytes at L = 32, its
-#:   fold 60 at L = 16 and T = 16 (10.0, 10.3) and 8 at L = 64 (12.0).
+#:   fold 60 at L = 16 and T = 16 (10.0, 10.3); on 12.0 at L = 64 the fold spills 8 to 12, at T = 16 outputs 32.
 PARTS = {
     "tuned": Part(PINNED, (90,), "all"),
     "other GPUs": Part(PINNED, OTHERS, "default"),
