@@ -1,11 +1,7 @@
-"""Device functions of ReplaySSM verify: split products, paths of drafts, weights of records.
+"""Device functions of ReplaySSM verify: the weights of records.
 
 Names: RECORDS committed records of a row, h of them there; DRAFTS draft records j and POSITIONS positions s of the
 step, n of each there. A draft of a tree sees its ancestors, of a chain all drafts before it.
-
-Tensor cores take BF16: with SPLIT, an FP32 factor is split into BF16 terms and multiplied by exact BF16 inputs. Two
-terms leave 2⁻¹⁷, enough for outputs that are rounded to BF16; three hold all of FP32, which states and exponents need.
-Without SPLIT (inputs in FP32 or FP16) products are FP32 multiply-adds.
 
 Source: paper, Eq. 6, its sum over committed records written as D_s Σ_j (γ_{j+1:h} dt_j k_j·q_s) x_j, so that what a
 flush folds and what outputs need are the same weights.
@@ -13,89 +9,7 @@ flush folds and what outputs need are the same weights.
 
 from perfkit.kernels.gates import softplus
 from perfkit.kernels.lang import tl, triton
-
-
-@triton.jit
-def halves(x):
-    """Two BF16 terms of an FP32 x: its upper 16 bits as they are, and the rest rounded.
-
-    The first term is cut off, not rounded: taking bits is cheap, and converting back what was rounded is not.
-    """
-    bits = x.to(tl.int32, bitcast=True) & -65536
-    high = (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
-    return high, (x - bits.to(tl.float32, bitcast=True)).to(tl.bfloat16)
-
-
-@triton.jit
-def product(a, b, SPLIT: tl.constexpr):
-    """a·b of an FP32 a and a b in the input dtype; a in two terms."""
-    if SPLIT:
-        high, low = halves(a)
-        found = tl.dot(high, b, tl.dot(low, b))
-    else:
-        found = tl.dot(a, b.to(tl.float32), input_precision="ieee")
-    return found
-
-
-@triton.jit
-def product_onto(acc, a, b, SPLIT: tl.constexpr):
-    """acc + a·b of an a in the input dtype and an FP32 b; b in two terms."""
-    if SPLIT:
-        high, low = halves(b)
-        found = tl.dot(a, high, tl.dot(a, low, acc))
-    else:
-        found = acc + tl.dot(a.to(tl.float32), b, input_precision="ieee")
-    return found
-
-
-@triton.jit
-def product_exact(a, b, SPLIT: tl.constexpr):
-    """a·b of an FP32 a and a b in the input dtype, to FP32's accuracy; a in three terms."""
-    if SPLIT:
-        bits = a.to(tl.int32, bitcast=True) & -65536
-        high = (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
-        middle, low = halves(a - bits.to(tl.float32, bitcast=True))
-        found = tl.dot(high, b, tl.dot(middle, b, tl.dot(low, b)))
-    else:
-        found = tl.dot(a, b.to(tl.float32), input_precision="ieee")
-    return found
-
-
-@triton.jit
-def ones(condition, SPLIT: tl.constexpr):
-    """1 where a condition holds, else 0, in the dtype of a product's second factor."""
-    return condition.to(tl.bfloat16) if SPLIT else condition.to(tl.float32)
-
-
-@triton.jit
-def committed_by(drafts_ptr, took_ptr, ancestors_ptr, p, TREE: tl.constexpr):
-    """Positions of a row's step, tokens that its step before committed, and most tokens that this one can commit."""
-    n = tl.load(drafts_ptr)
-    took = tl.load(took_ptr)
-    depth = n
-    if TREE:
-        took = tl.sum((took >> p) & 1, axis=0)
-        masks = tl.load(ancestors_ptr + p, mask=p < n, other=0)
-        depth = tl.max(tl.sum((masks[None, :] >> p[:, None]) & 1, axis=0), axis=0)
-    return n, took, depth
-
-
-@triton.jit
-def paths(ancestors_ptr, n, j, p, TREE: tl.constexpr):
-    """Which drafts a position sees, and which drafts come after which.
-
-    on_path[l, s]: draft l comes before position s on its path, or is s. later[j, l]: l comes after j wherever both
-    are on a path. ``ancestors_ptr``: the row's masks, [T] int32, read for a tree.
-    """
-    if TREE:
-        mask_p = tl.load(ancestors_ptr + p, mask=p < n, other=0)
-        mask_j = tl.load(ancestors_ptr + j, mask=j < n, other=0)
-        on_path = (((mask_p[None, :] >> j[:, None]) & 1) == 1) & (p < n)[None, :]
-        later = ((mask_j[:, None] >> j[None, :]) & 1) == 0
-    else:
-        on_path = (j[:, None] <= p[None, :]) & (p < n)[None, :]
-        later = j[None, :] > j[:, None]
-    return on_path, later
+from perfkit.kernels.products import ones, product_exact
 
 
 @triton.jit
@@ -143,15 +57,3 @@ def folds(dt_ring, a, at, j, h, N_V: tl.constexpr, HEADS: tl.constexpr, SPLIT: t
     g = dt * a[:, None]
     later = ones(j[:, None] > j[None, :], SPLIT)  # [record after it, record]
     return dt * tl.exp(product_exact(g, later, SPLIT)), tl.exp(tl.sum(g, axis=1))
-
-
-@triton.jit
-def of_head(values, mine):
-    """The slice of one head of values [heads, …] that are in registers."""
-    if len(values.shape) == 3:
-        found = tl.sum(tl.where(mine[:, None, None], values, 0.0), axis=0)
-    elif len(values.shape) == 2:
-        found = tl.sum(tl.where(mine[:, None], values, 0.0), axis=0)
-    else:
-        found = tl.sum(tl.where(mine, values, 0.0), axis=0)
-    return found

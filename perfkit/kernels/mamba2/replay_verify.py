@@ -28,17 +28,9 @@ from perfkit.kernels import ring
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.mamba2 import layout
 from perfkit.kernels.mamba2.replay_commit import BLOCK, commit_bytes, commit_launch, value_blocks
-from perfkit.kernels.mamba2.replay_parts import (
-    committed_by,
-    draft_weights,
-    folds,
-    key_products,
-    of_head,
-    paths,
-    product,
-    product_exact,
-    product_onto,
-)
+from perfkit.kernels.mamba2.replay_parts import draft_weights, folds, key_products
+from perfkit.kernels.paths import committed_by, paths
+from perfkit.kernels.products import of_head, product, product_exact, product_onto
 from perfkit.kernels.ring import (
     cursor_h,
     cursor_marked,
