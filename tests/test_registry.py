@@ -52,7 +52,7 @@ def test_unknown_keys_name_what_there_is() -> None:
     assert line(error).endswith("no such method for gdn verify (allowed: none yet)")
     with pytest.raises(InputError) as error:
         registry.family("nope")
-    assert "family: 'nope': no kernels for this family (allowed: mamba2" in line(error)
+    assert "family: 'nope': no kernels for this family (allowed: gdn, mamba2" in line(error)
 
 
 def test_a_file_s_method_is_loaded_once_and_known_by_its_spec() -> None:

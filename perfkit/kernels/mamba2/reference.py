@@ -10,27 +10,28 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from perfkit.method import ACCEPTANCE_STEPS, Buffer, Case, Family
+from perfkit.kernels.inputs import (
+    PAST,
+    fill_dt_bias,
+    generator,
+    head_param,
+    packed_views,
+    row_inputs,
+    step_rows,
+    uniform,
+)
+from perfkit.method import Buffer, Case, Family
 
-#: Prefix of the buffers that hold the inputs of the step before, for a method that processes them again.
-PAST = "past_"
+__all__ = ["FAMILY", "PAST", "Mamba2", "packed_inputs"]
 
 
 def packed_inputs(case: Case, rows: tuple[int, ...], prefix: str = "") -> dict[str, Buffer]:
     """Return x, k and q as views of ``packed`` [*rows, conv_channels], and dt [*rows, n_v_heads]."""
-    shape, dtype, row = case.shape, case.input_dtype, case.shape.conv_channels
-    values, keys = shape.n_v_heads * shape.d_v, shape.n_k_heads * shape.d_k
-    outer = (row,) if len(rows) == 1 else (rows[1] * row, row)
-
-    def view(heads: int, width: int, offset: int) -> Buffer:
-        return Buffer((*rows, heads, width), dtype, "input", (*outer, width, 1), f"{prefix}packed", offset)
-
+    shape = case.shape
+    values, keys = (shape.n_v_heads, shape.d_v), (shape.n_k_heads, shape.d_k)
     return {
-        f"{prefix}packed": Buffer((*rows, row), dtype, "input"),
-        f"{prefix}x": view(shape.n_v_heads, shape.d_v, 0),
-        f"{prefix}k": view(shape.n_k_heads, shape.d_k, values),
-        f"{prefix}q": view(shape.n_k_heads, shape.d_k, values + keys),
-        f"{prefix}dt": Buffer((*rows, shape.n_v_heads), dtype, "input"),
+        **packed_views(case, rows, (("x", *values), ("k", *keys), ("q", *keys)), prefix),
+        f"{prefix}dt": Buffer((*rows, shape.n_v_heads), case.input_dtype, "input"),
     }
 
 
@@ -50,27 +51,15 @@ class Mamba2(Family):
         step's x, k, q, dt, packed and out have dimension [batch, T, …]; what else it has is said at
         :meth:`perfkit.method.Family.inputs`.
         """
-        shape, batch, dtype = case.shape, case.batch, case.input_dtype
-        rows = (batch,) if case.phase == "decode" else (batch, case.draft_len)
-
-        def param() -> Buffer:
-            return Buffer((shape.n_v_heads,), "float32", "param")
-
-        found = {
+        rows, shape = step_rows(case), case.shape
+        return {
             **packed_inputs(case, rows),
-            "a": param(),
-            "dt_bias": param(),
-            "d_skip": param(),
-            "slots": Buffer((batch,), "int32", "input"),
-            "out": Buffer((*rows, shape.n_v_heads, shape.d_v), dtype, "output"),
+            "a": head_param(case),
+            "dt_bias": head_param(case),
+            "d_skip": head_param(case),
+            **row_inputs(case),
+            "out": Buffer((*rows, shape.n_v_heads, shape.d_v), case.input_dtype, "output"),
         }
-        if case.phase == "verify":
-            found["drafts"] = Buffer((batch,), "int32", "input")
-            found["accepted"] = Buffer((ACCEPTANCE_STEPS, batch), "int32", "input")
-        if case.tree is not None:
-            found["ancestors"] = Buffer((batch, case.draft_len), "int32", "input")
-            found["path"] = Buffer((ACCEPTANCE_STEPS, batch), "int32", "input")
-        return found
 
     def fill_params(self, tensors: Mapping[str, Any], seed: int) -> None:
         """Fill a, dt_bias and d_skip as Mamba-2 initializes them.
@@ -80,15 +69,10 @@ class Mamba2(Family):
         """
         import torch
 
-        generator, device = _generator(tensors["a"], seed)
-
-        def uniform(low: float, high: float) -> Any:
-            return torch.rand(tensors["a"].shape, generator=generator, device=device) * (high - low) + low
-
-        tensors["a"].copy_(-torch.exp(uniform(0.0, math.log(16.0))))
-        dt = torch.exp(uniform(math.log(1e-3), math.log(1e-1)))
-        tensors["dt_bias"].copy_(dt + torch.log(-torch.expm1(-dt)))  # softplus of it is dt
-        tensors["d_skip"].copy_(torch.randn(tensors["d_skip"].shape, generator=generator, device=device))
+        random, device = generator(tensors["a"], seed)
+        tensors["a"].copy_(-torch.exp(uniform(tensors["a"], random, 0.0, math.log(16.0))))
+        fill_dt_bias(tensors["dt_bias"], random)
+        tensors["d_skip"].copy_(torch.randn(tensors["d_skip"].shape, generator=random, device=device))
 
     def fill_inputs(self, tensors: Mapping[str, Any], seed: int) -> None:
         """Fill x with standard normals, k and q with normals of variance 1/d_k, dt with normals of variance 1/4.
@@ -97,13 +81,13 @@ class Mamba2(Family):
         """
         import torch
 
-        generator, device = _generator(tensors["packed"], seed)
+        random, device = generator(tensors["packed"], seed)
         for prefix in ("", PAST):
             if prefix + "packed" not in tensors:
                 continue
             for name in ("packed", "dt"):
                 values = tensors[prefix + name]
-                values.copy_(torch.randn(values.shape, generator=generator, device=device))
+                values.copy_(torch.randn(values.shape, generator=random, device=device))
             for name in ("k", "q"):
                 tensors[prefix + name].mul_(tensors[prefix + name].shape[-1] ** -0.5)
             tensors[prefix + "dt"].mul_(0.5)
@@ -127,12 +111,6 @@ class Mamba2(Family):
         state = state * decay + (dt[..., None] * x)[..., None] * k[..., None, :]
         out = (state * q[..., None, :]).sum(-1) + wide("d_skip")[:, None] * x
         return state, out
-
-
-def _generator(like: Any, seed: int) -> tuple[Any, Any]:
-    import torch
-
-    return torch.Generator(device=like.device).manual_seed(seed), like.device
 
 
 FAMILY = Mamba2()
