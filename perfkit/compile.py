@@ -161,12 +161,14 @@ def compile_case(
 
 
 def run_group(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -> None:
-    """Answer a worker's compile request: ``cases``, ``targets``, ``configs`` ("default" or "all").
+    """Answer a worker's compile request: ``cases``, ``targets``, ``configs`` (default, all, or usable if left out).
+
+    Usable is, on each target, the first configuration that spills nothing there, as the tuner chooses among those; the
+    default where all of them spill.
 
     Each case's row has ``compiled`` (one entry per kernel, configuration and target), ``registers`` and
-    ``launch_config`` (of the default configuration, the largest kernel over all targets).
+    ``launch_config`` (the default configuration; registers of the largest kernel over all targets).
     """
-    from perfkit.registry import family as find_family
     from perfkit.registry import get_method
 
     targets = [int(value) for value in request.get("targets") or TARGETS]
@@ -182,12 +184,10 @@ def run_group(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]
                 event |= {"status": "skipped", "reason": why}
             else:
                 configs = method.configs(case)
-                chosen = configs if request.get("configs") == "all" else configs[:1]
-                found = {item: compile_case(case, method, find_family(case.shape.family), item, targets)
-                         for item in chosen}  # fmt: skip
+                found = _compiled(case, method, targets, str(request.get("configs") or "usable"))
                 event["row"] = {
                     "launch_config": str(configs[0]),
-                    "registers": max((item.registers for item in found[configs[0]]), default=None),
+                    "registers": max((item.registers for items in found.values() for item in items), default=None),
                     "compiled": [{**item.row(), "launch_config": str(config)} for config, items in found.items()
                                  for item in items],
                 }  # fmt: skip
@@ -195,6 +195,28 @@ def run_group(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]
             event |= {"status": "error", "reason": str(error)}
         emit(event)
     emit({"event": "done", "group_id": request.get("group_id")})
+
+
+def _compiled(case: Case, method: Method, targets: Sequence[int], which: str) -> dict[Config, list[Compiled]]:
+    """Return what each configuration that was asked for compiles to; of "usable" ones on which targets."""
+    from perfkit.registry import family as find_family
+
+    configs, family = method.configs(case), find_family(case.shape.family)
+    if which != "usable":
+        return {item: compile_case(case, method, family, item, targets)
+                for item in (configs if which == "all" else configs[:1])}  # fmt: skip
+    found: dict[Config, list[Compiled]] = {configs[0]: []}
+    for target in targets:
+        default = compile_case(case, method, family, configs[0], [target])
+        config, made = configs[0], default
+        others = iter(configs[1:])
+        while any(item.spill_stores or item.spill_loads for item in made):
+            config = next(others, configs[0])
+            made = default if config == configs[0] else compile_case(case, method, family, config, [target])
+            if config == configs[0]:
+                break
+        found.setdefault(config, []).extend(made)
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from perfkit.cache import load, save
 from perfkit.compile import Compiled, assert_no_spills, compile_launch, exempt
 from perfkit.compiled import cache_dir, table
 from perfkit.errors import DeviceError, IncorrectError
-from perfkit.method import Case, Launch
+from perfkit.method import Case, Config, Launch
 from perfkit.shape import Shape
 
 SUPER = Shape("mamba2", 128, 8, 64, 128)
@@ -156,3 +158,31 @@ def test_table() -> None:
     assert head.split()[:4] == ["kernel", "cc", "launch_config", "registers"]
     assert line.split() == ["_k", "90", "40", "0", "8", "3.7.1"]
     assert head.index("registers") == line.index("40")
+
+
+def test_a_target_where_the_default_spills_is_judged_by_what_the_tuner_would_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from perfkit import compile as compiling
+    from perfkit.registry import get_method
+
+    method = get_method("mamba2", "conventional")
+    case = Case(Shape("mamba2", 2, 1, 16, 16), "conventional", 3)
+    first, second, *_ = method.configs(case)
+    spilling = {(first, 100), (first, 120), (second, 120)}
+
+    @dataclass(frozen=True)
+    class Made:
+        registers: int
+        spill_stores: int
+        spill_loads: int = 0
+
+    def made(_case: Case, _method: Any, _family: Any, config: Config, targets: Sequence[int]) -> list[Made]:
+        return [Made(255, 8 if (config, target) in spilling or target == 80 else 0) for target in targets]
+
+    monkeypatch.setattr(compiling, "compile_case", made)
+    found = compiling._compiled(case, method, (90, 100, 120, 80), "usable")
+    assert [item.spill_stores for item in found[first]] == [0, 8]  # on 90, and on 80, where all of them spill
+    assert [item.spill_stores for item in found[second]] == [0]  # on 100
+    third = next(config for config in found if config not in (first, second))
+    assert [item.spill_stores for item in found[third]] == [0]  # on 120
