@@ -312,7 +312,7 @@ class ReplayVerify(Method):
                      "TREE": tree, "SPLIT": case.input_dtype == "bfloat16",
                      "POSITIONS": max(triton.next_power_of_2(nodes), 8), "DRAFTS": at_least_16(nodes),
                      "BLOCK": BLOCK}  # fmt: skip
-        longest = window - case.depth  # records that a row holds which does not flush
+        longest = window - 1  # records of a row that does not flush: one whose step has a single position holds most
         parts: tuple[tuple[Any, str, dict[str, int]], ...] = (
             (_replay_flush_kernel, "fold_", {"RECORDS": at_least_16(window), "CHUNKS": 2 if shape.d_k >= 64 else 1}),
             (_replay_output_kernel, "", {"RECORDS": at_least_16(longest)}),
