@@ -333,7 +333,10 @@ def test_acceptances_of_a_sweep(verify, accepted, found):
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        ({"accepted": "9"}, "accepted: 9: out of range (allowed: 1..4)"),
+        ({"accepted": "9"}, "accepted: 9: out of range at T = 4 (allowed: 1..4)"),
+        ({"accepted": "mean:3.5", "draft": "2,4"}, "accepted: 'mean:3.5': mean out of range at T = 2"),
+        ({"accepted": "1,p:.9,.8,.7"}, "accepted: '1,p:.9,.8,.7': not rates; a list with p: in it has ; between"),
+        ({"accepted": "p:.9,.8,.7,T"}, "accepted: 'p:.9,.8,.7,T': not rates; a list with p: in it has ; between"),
         ({"accepted": "1,T-2"}, "accepted: 'T-2': not an acceptance"),
         ({"accepted": "p:.9;T"}, "accepted: 'p:.9': 1 rates, but T = 4 has 3 drafts"),
         ({"accepted": "p:.9,.8;T", "draft": "2,4"}, "accepted: 'p:.9,.8': 2 rates, but T = 4 has 3 drafts"),

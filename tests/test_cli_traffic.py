@@ -325,6 +325,7 @@ def test_recorded_times_stand_beside(monkeypatch: pytest.MonkeyPatch, capsys: py
         (["--tree", "0,1,2,3", "--window", "4"], "--tree: 5: the longest path does not fit"),
         (["--tree", "0,7"], "--tree: '7': the parent of node 2"),
         (["--draft", "4", "--accepted", "1,T"], "'1,T': not an acceptance"),
+        (["--accepted", "T-1"], "'T-1': a step of one position commits it (allowed: 1)"),
         (["--tree", "0,0,1", "--accepted", "4"], "1..3"),
     ],
 )

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from perfkit.errors import InputError
 
 FIELD = "accepted"
-_ALLOWED = "a whole number 1..T, T, mean:X or a decimal between 1 and T, p:RATE,RATE,... with T - 1 rates"
+_ALLOWED = "a whole number 1..T, T, T-1, mean:X or a decimal between 1 and T, p:RATE,RATE,... with T - 1 rates"
 _SUM_TOLERANCE = 1e-12
+_NUMBER = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*")
 #: What a sweep of verify steps takes where nothing else is asked: the least, fused recovery's dearest, the most.
 DEFAULT_ACCEPTANCES = ("1", "T-1", "T")
 
@@ -49,13 +50,13 @@ def acceptance_pmf(text: str, draft_len: int) -> NDArray[np.float64]:
     if re.fullmatch(r"[+-]?\d+", text):
         count = int(text)
         if not 1 <= count <= draft_len:
-            raise InputError("out of range", field=FIELD, value=count, allowed=f"1..{draft_len}")
+            raise InputError(f"out of range at T = {draft_len}", field=FIELD, value=count, allowed=f"1..{draft_len}")
         return constant_pmf(count, draft_len)
     if text.startswith("p:"):
         return rates_pmf(_rates(text, draft_len))
     mean = _number(text.removeprefix("mean:"), text)
     if not 1.0 <= mean <= draft_len:
-        raise InputError("mean out of range", field=FIELD, value=text, allowed=f"1..{draft_len}")
+        raise InputError(f"mean out of range at T = {draft_len}", field=FIELD, value=text, allowed=f"1..{draft_len}")
     return independent_pmf(mean, draft_len)
 
 
@@ -71,6 +72,9 @@ def acceptance_list(text: str) -> tuple[str, ...]:
             continue
         rates = item.startswith("p:")
         numbers = item.removeprefix("p:").split(",") if rates else [item.removeprefix("mean:")]
+        if "p:" in item and (not rates or not all(map(_NUMBER.fullmatch, numbers))):
+            raise InputError("not rates; a list with p: in it has ; between its items", field=FIELD, value=text,
+                             allowed="such as 1;T-1;p:.88,.62,.40")  # fmt: skip
         values = [_number(number, item) for number in numbers]
         if rates:
             _rates(item, len(values) + 1)
@@ -87,6 +91,8 @@ def resolve_acceptance(text: str, draft_len: int) -> str:
     """
     text = text.strip()
     if text == "T-1":
+        if draft_len < 2:
+            raise InputError("a step of one position commits it", field=FIELD, value=text, allowed="1")
         text = str(draft_len - 1)
     acceptance_pmf(text, draft_len)
     if re.fullmatch(r"\d+", text):
@@ -186,6 +192,6 @@ def _rates(text: str, draft_len: int) -> NDArray[np.float64]:
 
 def _number(item: str, text: str) -> float:
     """Parse a plain decimal; exponents, infinities and NaN are no acceptance."""
-    if not re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*", item):
+    if not _NUMBER.fullmatch(item):
         raise InputError("not an acceptance", field=FIELD, value=text, allowed=_ALLOWED)
     return float(item)
