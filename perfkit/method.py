@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
@@ -331,6 +331,20 @@ class Family(ABC):
             The new state and the output [batch, n_v_heads, d_v], both float64.
         """
 
+    def slack(self, state: Any, inputs: Mapping[str, Any], off: Callable[[Any], Any], before: Any) -> Any:
+        """Return how far each element of the new state may lie from :meth:`reference`'s if records are rounded.
+
+        A record of a delta rule holds what was derived from the state. Rounded, it stands for another state than the
+        exact one, whatever the kernel; where records hold inputs, which are kept as they are given, this is zero.
+
+        Args:
+            state: [batch, n_v_heads, d_v, d_k] float64, before the token.
+            inputs: of the token.
+            off: the largest error of rounding values to what records keep, :meth:`Method.rounds`.
+            before: the slack of ``state``: 0, or as this returns it.
+        """
+        return before
+
 
 def constant_acceptance(case: Case) -> int | None:
     """Return how many tokens every step commits, None where that is random."""
@@ -359,6 +373,10 @@ class Method(ABC):
     @abstractmethod
     def buffers(self, case: Case) -> dict[str, Buffer]:
         """Return the buffers that the method adds to the family's inputs; also the memory per request."""
+
+    def rounds(self, case: Case) -> str | None:
+        """Return the dtype in which records keep what was derived from the state; None where they hold inputs."""
+        return None
 
     @abstractmethod
     def launches(self, case: Case, config: Config, tensors: Mapping[str, Any], step: int) -> Iterable[Launch]:

@@ -14,6 +14,16 @@ HEAD_FLOOR = 1e-2
 DRIFT_TOLERANCE = 1e-5
 
 
+def drift_tolerance(rounds: str | None) -> float:
+    """Return the error of an FP32 state after a whole run, of records that are rounded to ``rounds``.
+
+    Errors do not grow in a delta rule, which only ever shrinks what a state is off: that of each record remains, half
+    an ulp of what it added.
+    """
+    dtype = getattr(torch, rounds) if rounds else torch.float32
+    return DRIFT_TOLERANCE + (0.0 if dtype == torch.float32 else 0.5 * torch.finfo(dtype).eps)
+
+
 def half_ulp(values: torch.Tensor, dtype: torch.dtype, factor: float = 1.0) -> torch.Tensor:
     """Return half the spacing of ``dtype`` at each float64 value: the largest error of rounding to nearest.
 
@@ -28,15 +38,33 @@ def half_ulp(values: torch.Tensor, dtype: torch.dtype, factor: float = 1.0) -> t
     return 0.5 * factor * spacing.clamp(min=smallest)
 
 
-def excess_error(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, factor: float = 1.0) -> float:
-    """Return ‖max(|found − expected| − half an ulp, 0)‖ / ‖expected‖; NaN or infinity anywhere gives infinity."""
-    beyond = ((found - expected).abs() - half_ulp(expected, dtype, factor)).clamp(min=0.0)
+def excess_error(
+    found: torch.Tensor,
+    expected: torch.Tensor,
+    dtype: torch.dtype,
+    factor: float = 1.0,
+    slack: torch.Tensor | float = 0,
+) -> float:
+    """Return ‖max(|found − expected| − half an ulp − slack, 0)‖ / ‖expected‖; NaN or infinity gives infinity."""
+    beyond = _beyond(found, expected, dtype, factor, slack)
     norm = float(torch.linalg.vector_norm(expected))
     error = float(torch.linalg.vector_norm(beyond)) / max(norm, 1e-30)
     return error if error == error else float("inf")
 
 
-def head_error(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, factor: float = 1.0) -> float:
+def _beyond(
+    found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, factor: float, slack: torch.Tensor | float
+) -> torch.Tensor:
+    return ((found - expected).abs() - half_ulp(expected, dtype, factor) - slack).clamp(min=0.0)
+
+
+def head_error(
+    found: torch.Tensor,
+    expected: torch.Tensor,
+    dtype: torch.dtype,
+    factor: float = 1.0,
+    slack: torch.Tensor | float = 0,
+) -> float:
     """Return :func:`excess_error` of the worst head: a small head must not hide behind large ones.
 
     Args:
@@ -44,10 +72,11 @@ def head_error(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, 
         expected: the same shape.
         dtype: what ``found`` was stored as.
         factor: 2 where storing truncates.
+        slack: what else is allowed, of each element.
     """
     if not expected.numel():
         return 0.0
-    beyond = ((found - expected).abs() - half_ulp(expected, dtype, factor)).clamp(min=0.0)
+    beyond = _beyond(found, expected, dtype, factor, slack)
     norms = torch.linalg.vector_norm(expected.flatten(2), dim=2)
     errors = torch.linalg.vector_norm(beyond.flatten(2), dim=2)
     floor = HEAD_FLOOR * float(norms.square().mean().sqrt())

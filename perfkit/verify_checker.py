@@ -185,8 +185,9 @@ class VerifyChecker(Checker):
             raise Wrong(f"{where}: output of a position that a row does not have was written")
         found = self.committed()
         expected, state = self._expected(on, written, found)
-        self.drift = self._follow(self.drift, on)
-        self._compare_numbers(where, on, written, expected, state, found)
+        self.drift, _ = self._follow(self.drift, on)
+        _, slack = self._follow(self.anchor, on)
+        self._compare_numbers(where, on, written, expected, state, found, slack)
         self._compare_checkpoint(where, on, flush, before)
         self.anchor = found
 
@@ -231,15 +232,17 @@ class VerifyChecker(Checker):
             outs.append(out)
         return torch.stack(states, 1), torch.stack(outs, 1)
 
-    def _follow(self, state: torch.Tensor, on: torch.Tensor) -> torch.Tensor:
-        """Return states advanced by the accepted tokens of the last step."""
+    def _follow(self, state: torch.Tensor, on: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return states advanced by the accepted tokens of the last step, and their slack for rounded records."""
+        slack = torch.zeros_like(state)
         inputs, paths = self._inputs(), torch.as_tensor(self.paths, device=on.device)[self.rows]
         for node in range(self.case.draft_len):
             mine = on & ((paths >> node) % 2 == 1)
             if mine.any():
-                new, _ = self.family.reference(state, self.family.token(inputs, node))
-                state = torch.where(mine[:, None, None, None], new, state)
-        return state
+                token, wide = self.family.token(inputs, node), mine[:, None, None, None]
+                slack = torch.where(wide, self._slack(state, token, slack), slack)
+                state = torch.where(wide, self.family.reference(state, token)[0], state)
+        return state, slack
 
     def _roundings(self, on: torch.Tensor) -> list[tuple[torch.Tensor, dict[int, torch.Tensor]]]:
         """Return what a step may have started from: the states before it, and those as the buffers now hold them.
@@ -309,9 +312,9 @@ class VerifyChecker(Checker):
         """Return the worse error of outputs and committed states."""
         written, found = self._written(mine), self.committed()
         expected, state = self._expected(mine, written, found)
-        dtype = self.tensors["state"].dtype
+        dtype, (_, slack) = self.tensors["state"].dtype, self._follow(self.anchor, mine)
         return max(self._output_error(expected, written),
-                   excess_error(found[mine], state[mine], dtype, self._factor("state")))  # fmt: skip
+                   excess_error(found[mine], state[mine], dtype, self._factor("state"), slack[mine]))  # fmt: skip
 
 
 def make_checker(case: Case, device: str, config: Config | None = None, seed: int = 0) -> Checker:

@@ -6,7 +6,7 @@ convolution, gate and beta are raw, and the update itself applies gates, normali
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from perfkit.kernels.inputs import (
@@ -95,6 +95,11 @@ class Gdn(Family):
         decay, u, k, q = self.update(state, inputs)
         state = state * decay[..., None, None] + u[..., None] * k[..., None, :]
         return state, (state * q[..., None, :]).sum(-1)
+
+    def slack(self, state: Any, inputs: Mapping[str, Any], off: Callable[[Any], Any], before: Any) -> Any:
+        """Return α·before + off(u) |k|ᵀ: records round u, and keep k and g as they are."""
+        decay, u, k, _ = self.update(state, inputs)
+        return before * decay[..., None, None] + off(u)[..., None] * k.abs()[..., None, :]
 
     def update(self, state: Any, inputs: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
         """Return in float64 what a token does to a state.
