@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfkit.method import ACCEPTANCE_STEPS, Buffer, Case, Number, Point
+from perfkit.shape import DTYPE_BYTES
 from perfkit.tree import MAX_NODES
 
 STATE_DTYPES = ("float32", "float16", "bfloat16")
@@ -95,3 +96,12 @@ def accepted_nodes(tensors: Mapping[str, Any], step: int, n_nodes: int) -> Any:
         return (path[:, None] >> path.new_tensor(range(n_nodes))) % 2 == 1
     accepted = tensors["accepted"][which].long()
     return accepted[:, None] > accepted.new_tensor(range(n_nodes))
+
+
+def columns(case: Case) -> int:
+    """Return how many elements of a state row make 128 bytes, a whole row at most: COLS of the kernels.
+
+    A tile [rows, d_k] is held as [d_k / COLS, rows, COLS]: a quarter of a warp then owns a row, where the layout of a
+    plain tile gives it a whole warp, so that a sum along d_k takes three exchanges a row and not five.
+    """
+    return min(case.shape.d_k, 128 // int(DTYPE_BYTES[case.state_dtype]))

@@ -32,3 +32,12 @@ def paths(ancestors_ptr, n, j, p, TREE: tl.constexpr):
         on_path = (j[:, None] <= p[None, :]) & (p < n)[None, :]
         later = j[None, :] > j[:, None]
     return on_path, later
+
+
+@triton.jit
+def last_node(nodes, MAX: tl.constexpr):
+    """Highest bit of a bitmask of MAX nodes at most; −1 of an empty one."""
+    last = -1
+    for node in tl.static_range(MAX):
+        last += ((nodes >> node) > 0).to(tl.int32)
+    return last

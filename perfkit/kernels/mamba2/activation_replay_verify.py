@@ -16,9 +16,10 @@ from typing import Any
 
 from perfkit.kernels.gates import softplus
 from perfkit.kernels.lang import tl, triton
+from perfkit.kernels.layout import columns
 from perfkit.kernels.mamba2 import layout
 from perfkit.kernels.mamba2.masked_replay import cache_buffers, replay_bytes, replay_configs, replay_launch, replayed
-from perfkit.kernels.mamba2.snapshot_verify import columns, input_strides
+from perfkit.kernels.mamba2.snapshot_verify import input_strides
 from perfkit.kernels.mamba2.state_copy import COPY_CONFIGS, copy_launch
 from perfkit.method import Buffer, Case, Config, Launch, Method, Number, Point, Step
 from perfkit.roofline.flops import conventional_flops

@@ -22,8 +22,9 @@ import numpy as np
 
 from perfkit.kernels.gates import softplus
 from perfkit.kernels.lang import tl, triton
+from perfkit.kernels.layout import columns
 from perfkit.kernels.mamba2 import layout
-from perfkit.kernels.mamba2.snapshot_verify import columns, input_strides
+from perfkit.kernels.mamba2.snapshot_verify import input_strides
 from perfkit.method import ACCEPTANCE_STEPS, Buffer, Case, Config, Launch, Method, Number, Point, Step
 from perfkit.roofline.flops import conventional_flops
 from perfkit.roofline.state_traffic import state_traffic

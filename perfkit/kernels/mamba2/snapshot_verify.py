@@ -17,21 +17,14 @@ from typing import Any
 
 from perfkit.kernels.gates import softplus
 from perfkit.kernels.lang import tl, triton
+from perfkit.kernels.layout import columns
 from perfkit.kernels.mamba2 import layout
+from perfkit.kernels.paths import last_node
 from perfkit.method import ACCEPTANCE_STEPS, Buffer, Case, Config, Launch, Method, Number, Point, Step
 from perfkit.roofline.flops import conventional_flops
 from perfkit.roofline.state_traffic import state_traffic
-from perfkit.shape import DTYPE_BYTES, Shape
+from perfkit.shape import Shape
 from perfkit.tree import MAX_NODES
-
-
-@triton.jit
-def _last_node(nodes, MAX: tl.constexpr):
-    """Highest bit of a bitmask of MAX nodes at most; −1 of an empty one."""
-    last = -1
-    for node in tl.static_range(MAX):
-        last += ((nodes >> node) > 0).to(tl.int32)
-    return last
 
 
 # A row of ``accepted`` is aligned at some steps and not at others: one kernel has to serve all.
@@ -70,7 +63,7 @@ def _snapshot_verify_kernel(
     nodes = tl.load(nodes_at) if TREE else 0
     a, bias, skip = tl.load(a_ptr + head), tl.load(bias_ptr + head), tl.load(skip_ptr + head)
 
-    first = tl.maximum(_last_node(accepted, MAX) if TREE else accepted - 1, 0)
+    first = tl.maximum(last_node(accepted, MAX) if TREE else accepted - 1, 0)
     # 64 bits to the slot; what lies within one slot fits into 32.
     s_base = state_ptr + (slot * n_positions * N_V + head) * (D_V * D_K)
     tile = v[None, :, None] * D_K + c[:, None, :]
@@ -85,7 +78,7 @@ def _snapshot_verify_kernel(
         dt_next = tl.load(dt_at + (t + 1) * dt_token, mask=more, other=0.0)
         if TREE:
             nodes_next = tl.load(nodes_at + t + 1, mask=more, other=0)
-            parent = _last_node(nodes & ~(1 << t), MAX)
+            parent = last_node(nodes & ~(1 << t), MAX)
             if parent != t - 1:
                 tl.debug_barrier()  # the snapshot was stored by this program
                 s = tl.load(s_base + parent * (N_V * D_V * D_K) + tile, mask=mask, other=0.0).to(tl.float32)
@@ -182,15 +175,6 @@ class SnapshotVerify(Method):
 def input_strides(tensors: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the strides of x, k, q and dt from row to row and from token to token, in elements."""
     return tuple(tensors[name].stride(axis) for name in ("x", "k", "q", "dt") for axis in (0, 1))
-
-
-def columns(case: Case) -> int:
-    """Return how many elements of a state row make 128 bytes, a whole row at most: COLS of the kernels.
-
-    A tile [rows, d_k] is held as [d_k / COLS, rows, COLS]: a quarter of a warp then owns a row, where the layout of a
-    plain tile gives it a whole warp, so that a sum along d_k takes three exchanges a row and not five.
-    """
-    return min(case.shape.d_k, 128 // int(DTYPE_BYTES[case.state_dtype]))
 
 
 METHOD = SnapshotVerify()
