@@ -16,3 +16,18 @@ def softplus(x):
     z = s * s
     series = 1.0 + z * (1 / 3 + z * (1 / 5 + z * (1 / 7 + z * (1 / 9 + z * (1 / 11 + z * (1 / 13 + z * (1 / 15)))))))
     return tl.maximum(x, 0.0) + 2.0 * s * series
+
+
+@triton.jit
+def sigmoid(x):
+    """1 / (1 + exp(−x)) to FP32 accuracy; at large |x| no exponential overflows."""
+    y = tl.exp(-tl.abs(x))
+    return tl.where(x < 0, y, 1.0) / (1.0 + y)
+
+
+@triton.jit
+def inverse_norm(x):
+    """1 / √(Σ x² + 1e-6) of an FP32 tensor. GPUs take an approximate root, so one step of Newton's follows."""
+    square = tl.sum(x * x) + 1e-6
+    y = tl.rsqrt(square)
+    return y * (1.5 - 0.5 * square * y * y)

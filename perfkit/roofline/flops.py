@@ -1,6 +1,6 @@
 """Floating-point operations per head; a multiplication and an addition count as two. Arrays broadcast.
 
-Source: paper, App. C.1 (conventional), App. C.4 (materialized and output-only replay).
+Source: paper, App. C.1 (conventional, Mamba-2), Eq. 3 (delta rule), App. C.4 (materialized and output-only replay).
 """
 
 from __future__ import annotations
@@ -11,6 +11,15 @@ from typing import Any
 def conventional_flops(d_v: Any, d_k: Any) -> Any:
     """Return the FLOPs of one conventional step: decay, outer product, sum, readout. Source: paper, App. C.1."""
     return 5 * d_v * d_k - d_v
+
+
+def delta_conventional_flops(d_v: Any, d_k: Any) -> Any:
+    """Return the FLOPs of one conventional step of a delta rule: 7 d_v d_k + d_v.
+
+    Beside Mamba-2's, S k with 2 d_v d_k − d_v, and u = β (v − α (S k)) with 3 d_v. Gates and norms are left out.
+    Source: paper, Eq. 3, counted by the rule of App. C.1.
+    """
+    return conventional_flops(d_v, d_k) + 2 * d_v * d_k - d_v + 3 * d_v
 
 
 def conventional_intensity(d_v: Any, d_k: Any, state_bytes: Any = 4) -> Any:
