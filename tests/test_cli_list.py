@@ -42,6 +42,8 @@ def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
     assert decode["conventional"] is False
     assert decode["replay"] is True
     assert all(method["source"] for method in methods)
+    trees = {method["key"] for method in methods if method["family"] == "mamba2" and method["trees"]}
+    assert trees == {"snapshot", "stree", "stree_released", "replay"}
 
 
 def test_measured_rows_name_their_manifest_and_each_is_there_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,6 +59,14 @@ def test_measured_rows_name_their_manifest_and_each_is_there_once(capsys: pytest
     assert [manifest["model"]["key"] for manifest in nano["manifests"]] == 2 * ["nemotron-3-nano-4b"]
     assert {row["manifest"] for row in nano["rows"]} == {manifest["hash"] for manifest in nano["manifests"]}
     assert listed(capsys, "measured", "--gpu", "b200") == {"rows": [], "manifests": []}
+
+
+def test_table_of_measured_rows_tells_them_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["list", "measured", "--model", "nemotron-super"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {"draft_len", "acceptance", "tree", "source"} <= set(lines[0].split())
+    points = [line.split()[2:10] for line in lines[1:] if " verify " in line]
+    assert len(points) > 70 and len({tuple(point) for point in points}) == len(points)
 
 
 def test_table_names_every_model(capsys: pytest.CaptureFixture[str]) -> None:

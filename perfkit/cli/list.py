@@ -72,9 +72,10 @@ def _methods(model: str | None, gpu: str | None, runs: Path) -> Rows:
 
     family = None if model is None else load_model(model).family
     return [
-        {"key": m.key, "family": m.family, "phase": m.phase, "windowed": m.windowed, "source": m.source}
+        {"key": m.key, "family": m.family, "phase": m.phase, "windowed": m.windowed, "trees": m.trees,
+         "source": m.source}
         for m in methods(family)
-    ]
+    ]  # fmt: skip
 
 
 def _measured(model: str | None, gpu: str | None, runs: Path) -> Rows:
@@ -153,9 +154,9 @@ _COLUMNS: MappingProxyType[Subject, Sequence[str]] = MappingProxyType(
                          "d_k", "aliases"),
         Subject.GPUS: ("key", "name", "compute_capability", "sm_count", "mem_capacity_gb", "bandwidth_gb_s", "l2_mb",
                        "bf16_tflops"),
-        Subject.METHODS: ("key", "family", "phase", "windowed", "source"),
+        Subject.METHODS: ("key", "family", "phase", "windowed", "trees", "source"),
         Subject.RUNS: ("run", "model", "gpu", "started", "cases", "state"),
-        Subject.MEASURED: ("model", "gpu", "method", "phase", "batch", "window", "draft_len", "state_dtype", "source",
-                           "status", "time_us", "speedup", "roof_fraction"),
+        Subject.MEASURED: ("model", "gpu", "method", "phase", "batch", "window", "draft_len", "acceptance", "tree",
+                           "state_dtype", "source", "status", "time_us", "speedup", "roof_fraction"),
     }
 )  # fmt: skip
