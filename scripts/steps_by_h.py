@@ -2,7 +2,8 @@
 """Print what a replay step takes by the records that it finds: scripts/steps_by_h.py RUN [--method KEY].
 
 From the step times of a finished run (samples, ``step_us``) with constant acceptance and aligned rows: a cycle starts
-at h = a and its last step flushes. One line a case: T, a, then h: median µs, the flush marked with *.
+at h = a and its last step flushes. One line a case: T, a, then h: median µs, the flush marked with *. Small cases run
+as several copies, which leave L2 cold; their times lie between each other's, so those lines mean nothing.
 """
 
 from __future__ import annotations
