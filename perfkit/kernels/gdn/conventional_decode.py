@@ -50,7 +50,7 @@ def _gdn_conventional_decode_kernel(
     beta = sigmoid(tl.load(beta_ptr + row * stride_beta + head).to(tl.float32))
     alpha = tl.exp(-tl.exp(tl.load(a_log_ptr + head)) * softplus(gate))
     # Norms and scale multiply sums, not vectors.
-    k_norm, q_norm = inverse_norm(k), inverse_norm(q) * D_K**-0.5
+    k_norm, q_norm = inverse_norm(tl.sum(k * k)), inverse_norm(tl.sum(q * q)) * D_K**-0.5
 
     held = tl.sum(tl.sum(s * k[:, None, :], axis=0), axis=1) * (alpha * k_norm)
     found = tl.sum(tl.sum(s * q[:, None, :], axis=0), axis=1) * (alpha * q_norm)
