@@ -383,8 +383,9 @@ class Method(ABC):
         """Return the launches of one step, commit included.
 
         ``step`` counts the steps since the cursors were last set; only its parity may matter (double-buffered
-        cursors). ``tensors`` holds the family's inputs and the method's buffers by name; launches may use their
-        ``stride()`` and ``shape`` but must not read their data.
+        cursors), and of verify which row of ``accepted`` or ``path`` it reads. ``tensors`` holds the family's inputs
+        and the method's buffers by name; launches may use their ``stride()`` and ``shape`` but must not read their
+        data.
         """
 
     @abstractmethod

@@ -57,7 +57,7 @@ class VerifyBytes:
     Attributes:
         read: the inputs of T positions.
         keep: those that a cache of inputs has to hold, gates in FP32.
-        row: slot id, T and acceptance of the row; of a tree its masks and the accepted path too.
+        row: slot id, T and acceptance of the row; of a tree the accepted path in place of that, and its masks.
         write: outputs.
         shared: the layer's parameters.
     """

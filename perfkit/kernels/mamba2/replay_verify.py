@@ -1,8 +1,9 @@
-"""ReplaySSM verify for Mamba-2: T drafts against checkpoint and buffer; rollback is a cursor that does not move.
+"""ReplaySSM verify for Mamba-2: T positions against checkpoint and buffer; rollback is a cursor that does not move.
 
 A step appends the records of its T positions behind the h committed ones and computes all outputs without a state
 (Eq. 6). Rejected records lie beyond h and are overwritten by the next step. A row with h + T > L first folds its h
 committed records into the checkpoint: they stay committed whatever the verifier returns, so this needs no acceptance.
+T is the row's own in this step, and of a tree the longest path that it has: a row of one position waits until h = L.
 
 A step is two launches: one serves the rows that flush and marks their cursors, the other all rows without a mark, and
 takes it off. Each has the registers and tiles that its own work needs; in one kernel with a branch the fold's registers
