@@ -1,0 +1,463 @@
+"""ReplaySSM verify for Gated DeltaNet: T drafts against checkpoint and cached corrections, in one pass over the state.
+
+A record is (g, u, k): log decay in FP32, the correction u = β (v − α S k) in FP16, and the key as the layer gave it. A
+step reads S [K_d | Q_d] of its drafts' keys and queries in one pass; the corrections of the drafts follow from a
+unit-triangular system that is solved once per head (:mod:`perfkit.kernels.gdn.replay_parts`), so that corrections and
+outputs of a tile are one product with a small matrix. Rejected records lie beyond h and are overwritten.
+
+Flush, launches, cursors and trees are as in :mod:`perfkit.kernels.mamba2.replay_verify`: one launch serves the rows
+that flush and marks them, the next serves the others; a tree's accepted path is gathered by a launch before them.
+
+Source: paper, Alg. 5, Eq. 9 to 11, App. D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from perfkit.kernels import ring
+from perfkit.kernels.gdn import layout
+from perfkit.kernels.gdn.replay_parts import (
+    columns,
+    corrections_times,
+    folds,
+    inverse_norm,
+    raw_products,
+    saturated,
+    solve,
+    wide_product,
+)
+from perfkit.kernels.lang import tl, triton
+from perfkit.kernels.mamba2.replay_commit import BLOCK, commit_bytes, commit_launch, value_blocks
+from perfkit.kernels.mamba2.replay_verify import at_least_16, ring_slots
+from perfkit.kernels.paths import committed_by
+from perfkit.kernels.products import of_head, product, product_exact
+from perfkit.kernels.ring import (
+    cursor_h,
+    cursor_marked,
+    cursor_origin,
+    cursor_pack,
+    cursor_with_mark,
+    cursor_without_mark,
+    wrap,
+)
+from perfkit.method import (
+    ACCEPTANCE_STEPS,
+    Buffer,
+    Case,
+    Config,
+    Launch,
+    Method,
+    Number,
+    Point,
+    Step,
+    constant_acceptance,
+)
+from perfkit.roofline.cursor import period
+from perfkit.roofline.flops import output_only_verify_flops
+from perfkit.roofline.traffic import layer_record_bytes, record_bytes, state_bytes
+from perfkit.shape import Shape
+
+
+@triton.jit
+def _cursor(cursor_ptr, HEADS: tl.constexpr):
+    """The cursor of HEADS heads of a row, which agree; the program that reads them owns them and will write them."""
+    cursor = tl.load(cursor_ptr)
+    for i in tl.static_range(1, HEADS):
+        cursor = tl.maximum(cursor, tl.load(cursor_ptr + i))
+    tl.debug_barrier()  # every warp has read the cursor before one of them writes the next one
+    return cursor
+
+
+@triton.jit
+def _prepare(
+    k_ring, g_ring, k_base, q_base, gate, beta, log_ptr, bias_ptr, ancestors_ptr, at, place, old_j, j, h, n, stride_q,
+    stride_k, stride_gate, stride_beta, keep,
+    N_V: tl.constexpr, N_K: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
+    SPLIT: tl.constexpr, HEADS: tl.constexpr, POSITIONS: tl.constexpr,
+):  # fmt: skip
+    """What both launches compute of a program's heads before they stream the states; the drafts' g and k are kept.
+
+    Returns the columns [d_k, COLS] and their inverse norms, M [heads, drafts, COLS], the columns' decays [heads, COLS],
+    the committed records' weights [heads, records] and the checkpoint's decay [heads].
+    """
+    c = tl.arange(0, D_K)
+    x, inverse = columns(k_base, q_base, j, n, stride_k, stride_q, D_K, POSITIONS)
+    k = tl.load(k_base + j[:, None] * stride_k + c[None, :], mask=(j < n)[:, None], other=0.0)
+    if keep:
+        tl.store(k_ring + place[:, None] * (N_K * D_K) + c[None, :], k, mask=(j < n)[:, None])
+    raw, k_inverse = raw_products(k, x, SPLIT)
+    m, decays = solve(
+        gate, beta, bias_ptr, log_ptr, g_ring, raw * k_inverse[:, None] * inverse[None, :], ancestors_ptr, place, j, j,
+        n, stride_gate, stride_beta, N_V, HEADS, 2 * POSITIONS, POSITIONS, T, TREE, SPLIT,
+    )  # fmt: skip
+    old_weights, fold_decays = folds(g_ring, at, old_j, h, N_V, HEADS, SPLIT)
+    return x, inverse, m, decays, old_weights, fold_decays
+
+
+@triton.jit
+def _finish(base, v_new, u_tile, out_tile, m, decay, j, n, place, n_ring, stride_v, rows_at, live,
+            N_V: tl.constexpr, D_V: tl.constexpr, POSITIONS: tl.constexpr, BLOCK: tl.constexpr,
+            SPLIT: tl.constexpr):  # fmt: skip
+    """Corrections and outputs of a tile from S_h times the columns; the corrections go into the ring (Eq. 10, 11)."""
+    key = (j < POSITIONS)[None, :]
+    v = tl.load(v_new + j[None, :] * stride_v + rows_at, mask=live & (j < n)[None, :], other=0.0).to(tl.float32)
+    seen = base * decay[None, :]
+    found = wide_product(tl.where(key, v - seen, 0.0), m, SPLIT) + tl.where(key, 0.0, seen)
+    tl.store(u_tile + place[None, :] * BLOCK, saturated(found, u_tile.dtype.element_ty),
+             mask=live & (j < n)[None, :])  # fmt: skip
+    s = j - POSITIONS
+    tl.store(out_tile + s[None, :] * (N_V * D_V), found.to(out_tile.dtype.element_ty),
+             mask=live & ((s >= 0) & (s < n))[None, :])  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["window", "n_ring"], do_not_specialize_on_alignment=["took_ptr"])
+def _gdn_replay_flush_kernel(
+    state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr,
+    bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, window, n_ring, row_q, row_k, row_v, row_gate,
+    row_beta, stride_q, stride_k, stride_v, stride_gate, stride_beta,
+    N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
+    SPLIT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, POSITIONS: tl.constexpr,
+    BLOCK: tl.constexpr, STAGES: tl.constexpr, CHUNKS: tl.constexpr,
+):  # fmt: skip
+    """Rows with h + T > window: fold the h committed records; corrections and outputs from the new checkpoint."""
+    tiles: tl.constexpr = (D_V + ROWS - 1) // ROWS
+    blocks: tl.constexpr = (D_V + BLOCK - 1) // BLOCK
+    pid = tl.program_id(0)
+    row = pid // (N_V // HEADS)
+    first_head = pid % (N_V // HEADS) * HEADS
+    slot = tl.load(slots_ptr + row).to(tl.int64)
+    if slot < 0:
+        return
+    p = tl.arange(0, POSITIONS)
+    masks_ptr = ancestors_ptr + row.to(tl.int64) * T
+    n, took, depth = committed_by(drafts_ptr + row, took_ptr + row, masks_ptr, p, TREE)
+    cursor = _cursor(cursor_ptr + slot * N_V + first_head, HEADS)
+    h = cursor_h(cursor) + took
+    if h + depth <= window:
+        return
+    row = row.to(tl.int64)
+    origin = cursor_origin(cursor)
+    first = wrap(origin + h, n_ring)
+    group = first_head // (N_V // N_K)
+    COLS: tl.constexpr = 2 * POSITIONS
+    j = tl.arange(0, COLS)
+    old_j = tl.arange(0, RECORDS)
+    place = wrap(first + j, n_ring)
+    at = wrap(origin + old_j, n_ring)
+    i_head = tl.arange(0, HEADS)
+    k_ring = k_ring_ptr + slot * n_ring * (N_K * D_K) + group * D_K
+    g_ring = g_ring_ptr + slot * n_ring * N_V + first_head
+    u_ring = u_ring_ptr + (slot * N_V + first_head) * (blocks * BLOCK) * n_ring
+    v_new = v_ptr + row * row_v + first_head * D_V
+    q_base = q_ptr + row * row_q + group * D_K
+    k_base = k_ptr + row * row_k + group * D_K
+    _x, inverse, m, decays, old_weights, fold_decays = _prepare(
+        k_ring, g_ring, k_base, q_base, gate_ptr + row * row_gate + first_head, beta_ptr + row * row_beta + first_head,
+        log_ptr + first_head, bias_ptr + first_head, masks_ptr, at, place, old_j, j, h, n, stride_q, stride_k,
+        stride_gate, stride_beta, first_head % (N_V // N_K) == 0, N_V, N_K, D_K, T, TREE, SPLIT, HEADS, POSITIONS,
+    )  # fmt: skip
+    tl.store(cursor_ptr + slot * N_V + first_head + i_head,
+             tl.full([HEADS], 0, tl.int32) + cursor_with_mark(cursor_pack(0, first)))  # fmt: skip
+
+    # Half a state row at a time takes half the registers.
+    WIDTH: tl.constexpr = D_K // CHUNKS
+    c = tl.arange(0, D_K)
+    c0 = tl.arange(0, WIDTH)
+    c1 = (CHUNKS - 1) * WIDTH + tl.arange(0, WIDTH)
+    held = (old_j < h)[:, None]
+    k = tl.load(k_ring + at[:, None] * (N_K * D_K) + c[None, :], mask=held, other=0.0).to(tl.float32)
+    k_inverse = inverse_norm(tl.sum(k * k, axis=1))
+    k0 = tl.load(k_ring + at[:, None] * (N_K * D_K) + c0[None, :], mask=held, other=0.0)
+    k1 = tl.load(k_ring + at[:, None] * (N_K * D_K) + c1[None, :], mask=held, other=0.0)
+    start = tl.where(j < POSITIONS, k_base + j * stride_k, q_base + (j - POSITIONS) * stride_q)
+    there = (j % POSITIONS < n)[None, :]
+    x0 = tl.load(start[None, :] + c0[:, None], mask=there, other=0.0)
+    x1 = tl.load(start[None, :] + c1[:, None], mask=there, other=0.0)
+    s_base = state_ptr + (slot * N_V + first_head) * (D_V * D_K)
+    out_base = out_ptr + row * (T * N_V * D_V) + first_head * D_V
+    for i in tl.range(0, HEADS * tiles, num_stages=STAGES):
+        head = i // tiles
+        v = i % tiles * ROWS + tl.arange(0, ROWS)
+        live = (v < D_V)[:, None]
+        rows_at = (head * D_V + v)[:, None]
+        s_ptr = s_base + head * (D_V * D_K) + v[:, None] * D_K
+        s = tl.load(s_ptr + c0[None, :], mask=live, other=0.0).to(tl.float32)
+        if CHUNKS == 2:
+            s1 = tl.load(s_ptr + c1[None, :], mask=live, other=0.0).to(tl.float32)
+        u_tile = u_ring + ((head * blocks + v // BLOCK)[:, None] * n_ring) * BLOCK + (v % BLOCK)[:, None]
+        u_old = tl.load(u_tile + at[None, :] * BLOCK, mask=live & (old_j < h)[None, :], other=0.0)
+        mine = i_head == head
+        value = u_old.to(tl.float32) * (of_head(old_weights, mine) * k_inverse)[None, :]
+        fold_decay = of_head(fold_decays, mine)
+        s = s * fold_decay + product_exact(value, k0, SPLIT)
+        tl.store(s_ptr + c0[None, :], s.to(state_ptr.dtype.element_ty), mask=live)
+        base = product(s, x0, SPLIT)
+        if CHUNKS == 2:
+            s1 = s1 * fold_decay + product_exact(value, k1, SPLIT)
+            tl.store(s_ptr + c1[None, :], s1.to(state_ptr.dtype.element_ty), mask=live)
+            base += product(s1, x1, SPLIT)
+        _finish(base * inverse[None, :], v_new, u_tile, out_base + rows_at, of_head(m, mine), of_head(decays, mine), j,
+                n, place, n_ring, stride_v, rows_at, live, N_V, D_V, POSITIONS, BLOCK, SPLIT)  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["window", "n_ring"], do_not_specialize_on_alignment=["took_ptr"])
+def _gdn_replay_output_kernel(
+    state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr,
+    bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, window, n_ring, row_q, row_k, row_v, row_gate,
+    row_beta, stride_q, stride_k, stride_v, stride_gate, stride_beta,
+    N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
+    SPLIT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, POSITIONS: tl.constexpr,
+    BLOCK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Rows that did not flush: corrections and outputs from the checkpoint and the committed records."""
+    tiles: tl.constexpr = (D_V + ROWS - 1) // ROWS
+    blocks: tl.constexpr = (D_V + BLOCK - 1) // BLOCK
+    pid = tl.program_id(0)
+    row = pid // (N_V // HEADS)
+    first_head = pid % (N_V // HEADS) * HEADS
+    slot = tl.load(slots_ptr + row).to(tl.int64)
+    if slot < 0:
+        return
+    cursor = _cursor(cursor_ptr + slot * N_V + first_head, HEADS)
+    cursors = cursor_ptr + slot * N_V + first_head + tl.arange(0, HEADS)
+    if cursor_marked(cursor):  # the launch before served this row
+        cursor = cursor_without_mark(cursor)
+        tl.store(cursors, tl.full([HEADS], 0, tl.int32) + cursor)
+        return
+    p = tl.arange(0, POSITIONS)
+    masks_ptr = ancestors_ptr + row.to(tl.int64) * T
+    n, took, _ = committed_by(drafts_ptr + row, took_ptr + row, masks_ptr, p, TREE)
+    h = cursor_h(cursor) + took
+    row = row.to(tl.int64)
+    origin = cursor_origin(cursor)
+    first = wrap(origin + h, n_ring)
+    group = first_head // (N_V // N_K)
+    COLS: tl.constexpr = 2 * POSITIONS
+    j = tl.arange(0, COLS)
+    old_j = tl.arange(0, RECORDS)
+    place = wrap(first + j, n_ring)
+    at = wrap(origin + old_j, n_ring)
+    i_head = tl.arange(0, HEADS)
+    k_ring = k_ring_ptr + slot * n_ring * (N_K * D_K) + group * D_K
+    g_ring = g_ring_ptr + slot * n_ring * N_V + first_head
+    u_ring = u_ring_ptr + (slot * N_V + first_head) * (blocks * BLOCK) * n_ring
+    v_new = v_ptr + row * row_v + first_head * D_V
+    q_base = q_ptr + row * row_q + group * D_K
+    k_base = k_ptr + row * row_k + group * D_K
+    x, inverse, m, decays, old_weights, fold_decays = _prepare(
+        k_ring, g_ring, k_base, q_base, gate_ptr + row * row_gate + first_head, beta_ptr + row * row_beta + first_head,
+        log_ptr + first_head, bias_ptr + first_head, masks_ptr, at, place, old_j, j, h, n, stride_q, stride_k,
+        stride_gate, stride_beta, first_head % (N_V // N_K) == 0, N_V, N_K, D_K, T, TREE, SPLIT, HEADS, POSITIONS,
+    )  # fmt: skip
+    tl.store(cursors, tl.full([HEADS], 0, tl.int32) + cursor_pack(h, origin))
+
+    c = tl.arange(0, D_K)
+    k = tl.load(k_ring + at[:, None] * (N_K * D_K) + c[None, :], mask=(old_j < h)[:, None], other=0.0)
+    raw, k_inverse = raw_products(k, x, SPLIT)
+    kx = raw * k_inverse[:, None] * inverse[None, :]  # [records, COLS]
+    s_base = state_ptr + (slot * N_V + first_head) * (D_V * D_K)
+    out_base = out_ptr + row * (T * N_V * D_V) + first_head * D_V
+    for i in tl.range(0, HEADS * tiles, num_stages=STAGES):
+        head = i // tiles
+        v = i % tiles * ROWS + tl.arange(0, ROWS)
+        live = (v < D_V)[:, None]
+        rows_at = (head * D_V + v)[:, None]
+        s = tl.load(s_base + head * (D_V * D_K) + v[:, None] * D_K + c[None, :], mask=live, other=0.0)
+        u_tile = u_ring + ((head * blocks + v // BLOCK)[:, None] * n_ring) * BLOCK + (v % BLOCK)[:, None]
+        u_old = tl.load(u_tile + at[None, :] * BLOCK, mask=live & (old_j < h)[None, :], other=0.0)
+        mine = i_head == head
+        base = product(s.to(tl.float32), x, SPLIT) * (inverse * of_head(fold_decays, mine))[None, :]
+        base += corrections_times(u_old, kx * of_head(old_weights, mine)[:, None], SPLIT)
+        _finish(base, v_new, u_tile, out_base + rows_at, of_head(m, mine), of_head(decays, mine), j, n, place, n_ring,
+                stride_v, rows_at, live, N_V, D_V, POSITIONS, BLOCK, SPLIT)  # fmt: skip
+
+
+#: Longest window: the records of a program's heads are held on chip at once.
+MAX_WINDOW = 64
+
+
+class ReplayVerify(Method):
+    """1R a step, 1R + 1W at a flush, plus the records."""
+
+    key = "replay"
+    family = "gdn"
+    phase = "verify"
+    source = "paper, Alg. 5, Eq. 10 and 11"
+    windowed = True
+    trees = True
+    apart = True
+
+    def supports(self, case: Case) -> str | None:
+        """Return None, or why not."""
+        if case.window is None or not case.depth <= case.window <= MAX_WINDOW:
+            return f"window {case.window}: {case.depth} to {MAX_WINDOW}"
+        return layout.unsupported_verify(case)
+
+    def buffers(self, case: Case) -> dict[str, Buffer]:
+        """Return checkpoint, ring and cursors, all of them read and written.
+
+        state [slots, n_v_heads, d_v, d_k] in the state dtype; the records u_ring [slots, n_v_heads, blocks, ring,
+        BLOCK], blocks of 16 rows of d_v, in FP16 (FP32 where inputs are), k_ring [slots, ring, n_k_heads, d_k] in the
+        input dtype and not normalized, g_ring [slots, ring, n_v_heads] float32, the log decay; cursor [slots,
+        n_v_heads] int32. ring = window + draft_len.
+        """
+        shape, slots, n_ring = case.shape, layout.n_slots(case), ring_slots(case)
+        blocks = (slots, shape.n_v_heads, value_blocks(shape), n_ring, BLOCK)
+        return {
+            "state": layout.state(case),
+            "u_ring": Buffer(blocks, "float32" if case.input_dtype == "float32" else "float16", "record"),
+            "k_ring": Buffer((slots, n_ring, shape.n_k_heads, shape.d_k), case.input_dtype, "record"),
+            "g_ring": Buffer((slots, n_ring, shape.n_v_heads), "float32", "record"),
+            "cursor": Buffer((slots, shape.n_v_heads), "int32", "cursor"),
+        }
+
+    def launches(self, case: Case, config: Config, tensors: Mapping[str, Any], step: int = 0) -> Iterable[Launch]:
+        """Return the flushing and the output launch; for a tree, the one that gathers the accepted path comes first."""
+        shape, t = case.shape, tensors
+        window, nodes, n_ring = case.window or 1, case.draft_len, ring_slots(case)
+        tree = case.tree is not None
+        took = t["path" if tree else "accepted"][step % ACCEPTANCE_STEPS]
+        if tree:
+            yield commit_launch(case, {**t, "x_ring": t["u_ring"], "dt_ring": t["g_ring"]}, took, n_ring)
+        inputs = ("q", "k", "v", "gate", "beta")
+        pointers = (t["state"], t["u_ring"], t["k_ring"], t["g_ring"], t["cursor"], *(t[name] for name in inputs),
+                    t["a_log"], t["dt_bias"], t["slots"], t["drafts"], took, t["ancestors"] if tree else took,
+                    t["out"])  # fmt: skip
+        strides = [t[name].stride(axis) for axis in (0, 1) for name in inputs]
+        constants = {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k, "T": nodes,
+                     "TREE": tree, "SPLIT": case.input_dtype == "bfloat16",
+                     "POSITIONS": max(triton.next_power_of_2(nodes), 8), "BLOCK": BLOCK}  # fmt: skip
+        longest = window - 1  # records of a row that does not flush: one whose step has a single position holds most
+        parts: tuple[tuple[Any, str, dict[str, int]], ...] = (
+            (
+                _gdn_replay_flush_kernel,
+                "fold_",
+                {"RECORDS": at_least_16(window), "CHUNKS": 2 if shape.d_k >= 64 else 1},
+            ),
+            (_gdn_replay_output_kernel, "", {"RECORDS": at_least_16(longest)}),
+        )  # fmt: skip
+        values = dict(config.values)
+        for kernel, prefix, own in parts:
+            heads, stages = config[f"{prefix}heads"], config[f"{prefix}stages"]
+            limit = values.get(f"{prefix}maxnreg")
+            yield Launch(
+                kernel,
+                (case.batch * shape.n_v_heads // heads,),
+                (*pointers, window, n_ring, *strides),
+                {**constants, **own, "HEADS": heads, "ROWS": config[f"{prefix}rows"], "STAGES": stages},
+                {"num_warps": config[f"{prefix}warps"], "num_stages": stages} | ({"maxnreg": limit} if limit else {}),
+            )  # fmt: skip
+
+    def start(self, case: Case, tensors: Mapping[str, Any], state: Any, origin: Any = 0) -> None:
+        """Store the checkpoint and empty the ring."""
+        layout.store_state(tensors, state)
+        slots = tensors["slots"].long()
+        live = slots >= 0
+        starts = slots.new_zeros(slots.shape) + origin
+        tensors["cursor"][slots[live]] = (ring.pack(0) + (starts << 15)).to(tensors["cursor"].dtype)[live, None]
+
+    def committed(self, case: Case, tensors: Mapping[str, Any], step: int = 0) -> Any:
+        """Return Replay(checkpoint, committed records) of every row in float64; zeros for padded rows.
+
+        The h records of the cursor, then the accepted ones of the T behind them. Source: paper, Eq. 5 and 8.
+        """
+        slots = tensors["slots"].long().clamp(min=0)
+        cursor = tensors["cursor"][slots][:, 0].long()  # the heads of a row agree
+        h, origin = ring.committed_h(cursor), ring.origin_of(cursor)
+        n_ring, nodes = ring_slots(case), case.draft_len
+        j = cursor.new_tensor(range((case.window or 1) + nodes))[None, :]
+        at = (origin[:, None] + j) % n_ring
+        accepted = layout.accepted_nodes(tensors, step, nodes)
+        pending = (j - h[:, None]).clamp(0, nodes - 1)
+        is_draft = (j >= h[:, None]) & (j < h[:, None] + nodes)
+        live = (j < h[:, None]) | (is_draft & accepted.gather(1, pending))
+        live &= tensors["slots"].ge(0)[:, None]
+        cached = {name: tensors[f"{name}_ring"][slots[:, None], at] for name in ("g", "k")}
+        u = tensors["u_ring"][slots].permute(0, 3, 1, 2, 4).flatten(3)[..., : case.shape.d_v]
+        cached["u"] = u[at.new_tensor(range(len(slots)))[:, None], at]
+        return layout.replay_tokens(layout.load_state(tensors), cached, live)
+
+    def period(self, case: Case) -> int:
+        """A cycle of constant acceptance: h starts at a and is back there after the step that flushes."""
+        a = constant_acceptance(case)
+        return super().period(case) if a is None else int(period(case.window, case.depth, a))
+
+    def step(self, shape: Shape, point: Point, h: Number, flush: Number) -> Step:
+        """Count what each launch moves of checkpoint, records, cursors, inputs and outputs.
+
+        The flushing launch looks at every row, the launch of outputs at every row's mark.
+        """
+        io = layout.verify_bytes(shape, point)
+        cursor = 4 * shape.n_v_heads
+        record = layer_record_bytes(shape, point.input_bytes)
+        flush = np.asarray(flush, dtype=bool)
+        gathered = commit_bytes(shape, point)
+        elements = shape.state_elements
+        read = elements * point.read_bytes + io.read + h * record
+        read += io.row + cursor + np.where(flush, 4, io.row) + cursor + gathered[0]
+        write = io.write + point.draft_len * record + cursor + flush * (cursor + elements * point.state_bytes)
+        outputs = output_only_verify_flops(shape.d_v, shape.d_k, np.where(flush, 0, h), point.draft_len)
+        fold = flush * (2 * np.asarray(h) + 1) * shape.d_v * shape.d_k
+        return Step(
+            bytes_read=point.batch * read + io.shared,
+            bytes_write=point.batch * (write + gathered[1]),
+            flops=point.batch * shape.n_v_heads * (outputs + fold),
+            launches=3 if point.tree else 2,
+            serial=0,
+            shared_read=io.shared,
+        )
+
+    def paper(self, shape: Shape, point: Point) -> Step:
+        """Count checkpoint and records of a step over a cycle of L / a steps. Source: paper, App. C.5, Eq. 15."""
+        heads, a, window = point.batch * shape.n_v_heads, point.accepted, point.window
+        size, record = state_bytes(shape, point.state_bytes), record_bytes(shape)
+        read = size + record * (window - a) / 2
+        write = size * a / window + record * point.draft_len * (1 - a / window)
+        flops = output_only_verify_flops(shape.d_v, shape.d_k, (window - a) / 2, point.draft_len)
+        return Step(heads * read, heads * write, heads * flops, launches=3 if point.tree else 2, serial=0)
+
+    def configs(self, case: Case) -> Sequence[Config]:
+        """Return heads a program, rows a tile, warps, stages and a limit of registers, of outputs and of the fold.
+
+        A program serves 2 to 4 heads of one group: what it computes up front is then little beside the state that it
+        streams. Three stages keep two tiles of a warp in flight.
+        """
+        shape, window = case.shape, case.window or 1
+        outputs: list[tuple[int, ...]] = [(4, 16, 1, 3, 168), (4, 32, 2, 3, 0)]
+        fold: list[tuple[int, ...]] = [(2, 16, 1, 3, 0), (4, 16, 1, 3, 168)]
+        whole = (1, 64, 4, 2, 0)
+        small = [whole, whole]  # of outputs and fold where there are few programs
+        if window > 32:
+            outputs = [(2, 64, 4, 2, 0), (1, 32, 4, 2, 0)]
+            fold = [(2, 64, 4, 2, 0), whole, (2, 32, 4, 2, 0)]  # the others spill on compute capability 12.0
+            small[0] = (1, 32, 4, 2, 0)  # 64 records beside 64 rows spill
+        elif window > 16 or case.draft_len > 8:
+            outputs = [(2, 16, 1, 3, 0), (4, 32, 2, 3, 0)]
+            fold = [(4, 16, 1, 3, 0), (2, 16, 1, 3, 0)] if window <= 16 else [(4, 32, 2, 3, 0), whole]
+        elif case.tree is not None:  # its masks take a few registers more, which the limit does not leave
+            fold[1] = (4, 16, 1, 3, 0)
+            if shape.d_v % 64:
+                outputs[0] = (2, 16, 1, 3, 168)
+        if case.batch * shape.n_v_heads <= SMALL_BATCH_HEADS:
+            outputs, fold = [small[0], *outputs], [small[1], *fold]
+        fallback = (1, 16, 1, 3, 0)
+        outputs = [one for one in dict.fromkeys(outputs) if shape.heads_per_group % one[0] == 0] or [fallback]
+        fold = [one for one in dict.fromkeys(fold) if shape.heads_per_group % one[0] == 0] or [fallback]
+        pairs = [(outputs[0], one) for one in fold] + [(one, fold[0]) for one in outputs[1:]]
+        names = ("heads", "rows", "warps", "stages", "maxnreg")
+        return [
+            Config.of(**dict(zip(names, one, strict=True)),
+                      **dict(zip([f"fold_{name}" for name in names], two, strict=True)))
+            for one, two in pairs
+        ]  # fmt: skip
+
+
+#: Up to this many rows times heads, programs of one head come first.
+SMALL_BATCH_HEADS = 1024
+
+
+METHOD = ReplayVerify()
