@@ -55,6 +55,7 @@ class VerifyChecker(Checker):
         self.pending = np.zeros(batch, dtype=int)
         self.paths = np.zeros(batch, dtype=int)
         self._was = self.pending
+        self._flushed: Mask = np.zeros(batch, dtype=bool)
         self._forced: int | None = None
         per_token = (batch, self.case.draft_len)
         #: What a token brings along, in memory of its own.
@@ -141,6 +142,7 @@ class VerifyChecker(Checker):
         for row in np.flatnonzero(active):
             self.pending[row], self.paths[row] = self._draw_accepted(int(row))
         self.last_drafts = np.where(active, self.drafts, self.last_drafts)
+        self._flushed = flush & active
         held = np.where(flush, 0, self.h) if self.method.windowed else 0
         self.h = np.where(active, held + self.pending, self.h)
         on = torch.as_tensor(active, device=self.home.device)
@@ -184,9 +186,8 @@ class VerifyChecker(Checker):
         if not (out[~written] == UNTOUCHED).all():
             raise Wrong(f"{where}: output of a position that a row does not have was written")
         found = self.committed()
-        expected, state = self._expected(on, written, found)
+        expected, state, slack = self._expected(on, written, found)
         self.drift, _ = self._follow(self.drift, on)
-        _, slack = self._follow(self.anchor, on)
         self._compare_numbers(where, on, written, expected, state, found, slack)
         self._compare_checkpoint(where, on, flush, before)
         self.anchor = found
@@ -198,11 +199,11 @@ class VerifyChecker(Checker):
 
     def _expected(
         self, on: torch.Tensor, written: torch.Tensor, found: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return outputs [rows, T, …] and states [rows, …] that a step should have, of each row the nearest.
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return outputs [rows, T, …] and states [rows, …] that a step should have, of each row the nearest, and slack.
 
         A state of half precision is rounded where a method stores it, so what its outputs start from may be rounded or
-        not; :meth:`_roundings` says which values are allowed.
+        not; :meth:`_roundings` says which values are allowed. The states' slack is that of :meth:`_follow`.
         """
         out, dtype = self.tensors["out"][self.rows].double(), self.tensors["out"].dtype
         last = torch.as_tensor([last_node(int(self.paths[row])) for row in self.rows.tolist()], device=on.device)
@@ -212,8 +213,10 @@ class VerifyChecker(Checker):
         outputs = [torch.where(written[..., None, None], outs, 0.0) for _, outs in runs]
         states = [torch.where(wide, walked[row, last.clamp(min=0)], self.anchor) for walked, _ in runs]
         shown = torch.where(written[..., None, None], out, 0.0)
-        return (self._nearest(shown, outputs, dtype, self._factor("out")),
-                self._nearest(found, states, self.tensors["state"].dtype, self._factor("state")))  # fmt: skip
+        _, slack = self._follow(self.anchor, on)
+        return (self._nearest(shown, outputs, dtype, self._factor("out"), torch.zeros_like(out)),
+                self._nearest(found, states, self.tensors["state"].dtype, self._factor("state"), slack),
+                slack)  # fmt: skip
 
     def _walk(self, start: torch.Tensor, stored: Mapping[int, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return each node's state and output from its parent's state: [rows, T, H, d_v, d_k], [rows, T, H, d_v].
@@ -233,8 +236,15 @@ class VerifyChecker(Checker):
         return torch.stack(states, 1), torch.stack(outs, 1)
 
     def _follow(self, state: torch.Tensor, on: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return states advanced by the accepted tokens of the last step, and their slack for rounded records."""
+        """Return states advanced by the accepted tokens of the last step, and their slack for rounded records.
+
+        Records that were derived from a state before it was rounded and stored do not make up for that.
+        """
         slack = torch.zeros_like(state)
+        if self.method.rounds(self.case) is not None:
+            flushed = torch.as_tensor(self._flushed, device=on.device)[self.rows] & on
+            stored = half_ulp(state, self.tensors["state"].dtype, self._factor("state"))
+            slack = torch.where(flushed[:, None, None, None], stored, slack)
         inputs, paths = self._inputs(), torch.as_tensor(self.paths, device=on.device)[self.rows]
         for node in range(self.case.draft_len):
             mine = on & ((paths >> node) % 2 == 1)
@@ -272,22 +282,26 @@ class VerifyChecker(Checker):
 
     def _rounded(self, held: torch.Tensor, exact: torch.Tensor, on: torch.Tensor) -> torch.Tensor:
         """Return ``held`` for the rows in which it is ``exact``, rounded to the state's dtype; elsewhere ``exact``."""
-        errors = self._row_errors(held, exact, self.tensors["state"].dtype, self._factor("state"))
+        errors = self._row_errors(
+            held, exact, self.tensors["state"].dtype, self._factor("state"), torch.zeros_like(exact)
+        )
         return torch.where((on & (errors <= STEP_TOLERANCE))[:, None, None, None], held, exact)
 
     @staticmethod
-    def _row_errors(found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, factor: float) -> torch.Tensor:
+    def _row_errors(
+        found: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, factor: float, slack: torch.Tensor
+    ) -> torch.Tensor:
         """Return each row's :func:`perfkit.tolerance.excess_error`; infinite where there are NaNs."""
-        beyond = ((found - expected).abs() - half_ulp(expected, dtype, factor)).clamp(min=0.0).flatten(1)
+        beyond = ((found - expected).abs() - half_ulp(expected, dtype, factor) - slack).clamp(min=0.0).flatten(1)
         error: torch.Tensor = torch.linalg.vector_norm(beyond, dim=1)
         error = error / torch.linalg.vector_norm(expected.flatten(1), dim=1).clamp(min=1e-30)
         return torch.nan_to_num(error, float("inf"))
 
     def _nearest(
-        self, found: torch.Tensor, options: list[torch.Tensor], dtype: torch.dtype, factor: float
+        self, found: torch.Tensor, options: list[torch.Tensor], dtype: torch.dtype, factor: float, slack: torch.Tensor
     ) -> torch.Tensor:
         """Return for each row that of the ``options`` which is nearest to what was found."""
-        errors = torch.stack([self._row_errors(found, option, dtype, factor) for option in options])
+        errors = torch.stack([self._row_errors(found, option, dtype, factor, slack) for option in options])
         rows = torch.arange(len(found), device=found.device)
         nearest: torch.Tensor = torch.stack(options)[errors.argmin(0), rows]
         return nearest
@@ -311,8 +325,8 @@ class VerifyChecker(Checker):
     def _row_error(self, mine: torch.Tensor) -> float:
         """Return the worse error of outputs and committed states."""
         written, found = self._written(mine), self.committed()
-        expected, state = self._expected(mine, written, found)
-        dtype, (_, slack) = self.tensors["state"].dtype, self._follow(self.anchor, mine)
+        expected, state, slack = self._expected(mine, written, found)
+        dtype = self.tensors["state"].dtype
         return max(self._output_error(expected, written),
                    excess_error(found[mine], state[mine], dtype, self._factor("state"), slack[mine]))  # fmt: skip
 
