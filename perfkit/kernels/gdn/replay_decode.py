@@ -107,43 +107,38 @@ def _output_step(
 @triton.jit
 def _flush_step(
     state_ptr, u_ring_ptr, k_ring, g_ring, cursor_ptr, k_ptr, q_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr, bias_ptr,
-    out_ptr, row, slot, first_head, h, origin, n_ring, d_v,
+    out_ptr, row, slot, first_head, h, origin, n_ring, d_v, d_k,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, SPLIT: tl.constexpr,
-    HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, BLOCK: tl.constexpr,
+    HEADS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, RECORDS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Fold h records and the current token into HEADS heads' checkpoints; a tile's correction needs its folded rows.
+    """Fold h records and the current token into HEADS heads' checkpoints.
 
-    The loops' bounds are kept from the compiler (d_v is D_V at run time): unrolled, the loops would take the registers
-    of the rows that do not flush. A state row comes in two halves, for the same reason.
+    A tile is read twice, the second time from L1: its correction needs whole rows of the state, and halves of rows are
+    all that fits beside a fold. The loops' bounds are kept from the compiler (d_v and d_k are D_V and D_K at run time):
+    unrolled, the loops would take the registers of the rows that do not flush.
     """
     blocks: tl.constexpr = (D_V + BLOCK - 1) // BLOCK
-    HALF: tl.constexpr = D_K // 2
+    c = tl.arange(0, D_K)
     j = tl.arange(0, RECORDS)
     at = wrap(origin + j, n_ring)
-    c0 = tl.arange(0, HALF)
-    c1 = HALF + tl.arange(0, HALF)
     scale: tl.constexpr = D_K**-0.5
-    k_now0 = tl.load(k_ptr + c0).to(tl.float32)
-    k_now1 = tl.load(k_ptr + c1).to(tl.float32)
-    norm = inverse_norm(tl.sum(k_now0 * k_now0, axis=0) + tl.sum(k_now1 * k_now1, axis=0))
-    k_now0, k_now1 = k_now0 * norm, k_now1 * norm
-    q0 = tl.load(q_ptr + c0).to(tl.float32)
-    q1 = tl.load(q_ptr + c1).to(tl.float32)
-    norm = inverse_norm(tl.sum(q0 * q0, axis=0) + tl.sum(q1 * q1, axis=0)) * scale
-    q0, q1 = q0 * norm, q1 * norm
-    kq_now = tl.sum(k_now0 * q0, axis=0) + tl.sum(k_now1 * q1, axis=0)
+    k_now = tl.load(k_ptr + c).to(tl.float32)
+    k_norm = inverse_norm(tl.sum(k_now * k_now, axis=0))
+    q = tl.load(q_ptr + c).to(tl.float32)
+    q_norm = inverse_norm(tl.sum(q * q, axis=0)) * scale
+    kq_now = tl.sum(k_now * q, axis=0) * (k_norm * q_norm)
     k_at = k_ring + at[:, None] * (N_K * D_K)
-    k0 = tl.load(k_at + c0[None, :], mask=(j < h)[:, None], other=0.0)
-    k1 = tl.load(k_at + c1[None, :], mask=(j < h)[:, None], other=0.0)
-    wide0, wide1 = k0.to(tl.float32), k1.to(tl.float32)
-    inverse = inverse_norm(tl.sum(wide0 * wide0, axis=1) + tl.sum(wide1 * wide1, axis=1))
+    k = tl.load(k_at + c[None, :], mask=(j < h)[:, None], other=0.0).to(tl.float32)
+    inverse = inverse_norm(tl.sum(k * k, axis=1))
+    kk = tl.sum(k * k_now[None, :], axis=1) * (inverse * k_norm)
+    kq = tl.sum(k * q[None, :], axis=1) * (inverse * q_norm)
     for i in tl.range(0, HEADS, num_stages=1):
         head = first_head + i
         one = head + tl.arange(0, 1)
         g, beta = _gates(gate_ptr, beta_ptr, log_ptr, bias_ptr, head)
         alpha = tl.exp(g)
         weights, decays = _record_weights(g_ring, at, j, h, one, N_V)
-        weight = tl.sum(weights, axis=1) * inverse
+        weight = tl.sum(weights, axis=1)
         decay = tl.sum(decays, axis=0)
         tl.store(cursor_ptr + head, cursor_pack(0, wrap(origin + h, n_ring)))
         u_base = u_ring_ptr + (slot * N_V + head) * (blocks * BLOCK) * n_ring
@@ -151,31 +146,36 @@ def _flush_step(
             v = v0 + tl.arange(0, ROWS)
             live = v < D_V
             u_at = u_base + ((v // BLOCK)[:, None] * n_ring + at[None, :]) * BLOCK + (v % BLOCK)[:, None]
-            u_j = tl.load(u_at, mask=live[:, None] & (j < h)[None, :], other=0.0)
-            folded = u_j.to(tl.float32) * weight[None, :]
-            s_ptr = state_ptr + (slot * N_V + head) * (D_V * D_K) + v[:, None] * D_K
-            s0 = tl.load(s_ptr + c0[None, :], mask=live[:, None], other=0.0).to(tl.float32)
-            s1 = tl.load(s_ptr + c1[None, :], mask=live[:, None], other=0.0).to(tl.float32)
-            s0 = s0 * decay + product_exact(folded, k0, SPLIT)
-            s1 = s1 * decay + product_exact(folded, k1, SPLIT)
-            held = tl.sum(s0 * k_now0[None, :], axis=1) + tl.sum(s1 * k_now1[None, :], axis=1)
-            seen = tl.sum(s0 * q0[None, :], axis=1) + tl.sum(s1 * q1[None, :], axis=1)
+            u_j = tl.load(u_at, mask=live[:, None] & (j < h)[None, :], other=0.0).to(tl.float32)
+            held = tl.sum(u_j * (weight * kk)[None, :], axis=1)
+            seen = tl.sum(u_j * (weight * kq)[None, :], axis=1)
+            s_row = state_ptr + (slot * N_V + head) * (D_V * D_K) + v[:, None] * D_K
+            for c0 in tl.range(0, d_k, COLS, num_stages=1):
+                part = c0 + tl.arange(0, COLS)
+                s = tl.load(s_row + part[None, :], mask=live[:, None], other=0.0).to(tl.float32)
+                held += tl.sum(s * (tl.load(k_ptr + part).to(tl.float32) * (k_norm * decay))[None, :], axis=1)
+                seen += tl.sum(s * (tl.load(q_ptr + part).to(tl.float32) * (q_norm * decay))[None, :], axis=1)
             value = tl.load(v_ptr + head * D_V + v, mask=live, other=0.0).to(tl.float32)
             u = beta * (value - alpha * held)
-            out = alpha * seen + u * kq_now
-            s0 = s0 * alpha + u[:, None] * k_now0[None, :]
-            s1 = s1 * alpha + u[:, None] * k_now1[None, :]
-            tl.store(s_ptr + c0[None, :], s0.to(state_ptr.dtype.element_ty), mask=live[:, None])
-            tl.store(s_ptr + c1[None, :], s1.to(state_ptr.dtype.element_ty), mask=live[:, None])
-            tl.store(out_ptr + head * D_V + v, out.to(out_ptr.dtype.element_ty), mask=live)
+            tl.store(out_ptr + head * D_V + v, (alpha * seen + u * kq_now).to(out_ptr.dtype.element_ty), mask=live)
+            folded = u_j * (weight * inverse * alpha)[None, :]
+            u = u * k_norm
+            for c0 in tl.range(0, d_k, COLS, num_stages=1):
+                part = c0 + tl.arange(0, COLS)
+                s_ptr = s_row + part[None, :]
+                s = tl.load(s_ptr, mask=live[:, None], other=0.0).to(tl.float32)
+                k_part = tl.load(k_at + part[None, :], mask=(j < h)[:, None], other=0.0)
+                s = s * (decay * alpha) + product_exact(folded, k_part, SPLIT)
+                s += u[:, None] * tl.load(k_ptr + part).to(tl.float32)[None, :]
+                tl.store(s_ptr, s.to(state_ptr.dtype.element_ty), mask=live[:, None])
 
 
-@triton.jit(do_not_specialize=["window", "n_ring", "d_v"])
+@triton.jit(do_not_specialize=["window", "n_ring", "d_v", "d_k"])
 def _gdn_replay_decode_kernel(
     state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr,
-    bias_ptr, slots_ptr, out_ptr, window, n_ring, d_v, row_q, row_k, row_v, row_gate, row_beta,
+    bias_ptr, slots_ptr, out_ptr, window, n_ring, d_v, d_k, row_q, row_k, row_v, row_gate, row_beta,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, SPLIT: tl.constexpr,
-    HEADS: tl.constexpr, ROWS: tl.constexpr, FOLD_ROWS: tl.constexpr, RECORDS: tl.constexpr,
+    HEADS: tl.constexpr, ROWS: tl.constexpr, FOLD_ROWS: tl.constexpr, FOLD_COLS: tl.constexpr, RECORDS: tl.constexpr,
     FOLD_RECORDS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """A program serves HEADS heads of one row; h + 1 = window makes it flush."""
@@ -206,7 +206,8 @@ def _gdn_replay_decode_kernel(
     if h + 1 >= window:
         _flush_step(
             state_ptr, u_ring_ptr, k_ring, g_ring, cursors, k_now, q_now, v_now, gate, beta, log_ptr, bias_ptr, out,
-            row, slot, first_head, h, origin, n_ring, d_v, N_V, N_K, D_V, D_K, SPLIT, HEADS, FOLD_ROWS, FOLD_RECORDS,
+            row, slot, first_head, h, origin, n_ring, d_v, d_k, N_V, N_K, D_V, D_K, SPLIT, HEADS, FOLD_ROWS, FOLD_COLS,
+            FOLD_RECORDS,
             BLOCK,
         )  # fmt: skip
     else:
@@ -271,11 +272,11 @@ class ReplayDecode(Method):
             _gdn_replay_decode_kernel,
             (case.batch * shape.n_v_heads // config["heads"],),
             (t["state"], t["u_ring"], t["k_ring"], t["g_ring"], t["cursor"], *(t[name] for name in inputs), t["a_log"],
-             t["dt_bias"], t["slots"], t["out"], case.window, self.ring_slots(case), shape.d_v,
+             t["dt_bias"], t["slots"], t["out"], case.window, self.ring_slots(case), shape.d_v, shape.d_k,
              *(t[name].stride(0) for name in inputs)),
             {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k,
              "SPLIT": case.input_dtype == "bfloat16", "HEADS": config["heads"], "ROWS": config["rows"],
-             "FOLD_ROWS": config["fold_rows"], "RECORDS": records,
+             "FOLD_ROWS": config["fold_rows"], "FOLD_COLS": min(config["fold_cols"], shape.d_k), "RECORDS": records,
              "FOLD_RECORDS": max(records, 16),  # the matrix unit's shortest sum
              "BLOCK": BLOCK, "STAGES": config["stages"]},
             {"num_warps": config["warps"], "num_stages": config["stages"]},
@@ -332,21 +333,23 @@ class ReplayDecode(Method):
         return Step(heads * counts.bytes_read, heads * counts.bytes_write, flops)
 
     def configs(self, case: Case) -> Sequence[Config]:
-        """Return heads a program, rows a tile, warps, pipeline stages, and rows of the fold's tile.
+        """Return heads a program, rows a tile, warps, pipeline stages, and the fold's tile.
 
         One-warp programs of two heads first, as for Mamba-2; where the batch is small, a program per head with four
         warps has all loads of the step in flight at once.
         """
         shape, window = case.shape, case.window or 1
-        tiled: tuple[tuple[int, ...], ...] = ((2, 16, 1, 2, 16), (1, 16, 1, 2, 16), (2, 16, 2, 2, 16))
-        wide: tuple[tuple[int, ...], ...] = ((1, 16, 4, 1, 16), (1, 32, 4, 1, 32))
+        tiled: tuple[tuple[int, ...], ...] = ((2, 16, 1, 2, 16, 64), (1, 16, 1, 2, 16, 64))
+        wide: tuple[tuple[int, ...], ...] = ((1, 16, 4, 1, 16, 128),)
         if window > 32:
-            tiled, wide = ((1, 16, 4, 2, 16),), ((1, 16, 8, 1, 16),)
+            tiled, wide = ((1, 16, 4, 2, 16, 64),), ((1, 16, 8, 1, 16, 128),)
+        elif window > 16:
+            tiled = tiled[1:]
         small = case.batch * shape.n_v_heads <= SMALL_BATCH_HEADS
         scale = max(1, shape.d_k // 128)  # a longer state row takes more threads, not more registers
         found = [
-            Config.of(heads=heads, rows=rows, warps=warps * scale, stages=stages, fold_rows=fold_rows)
-            for heads, rows, warps, stages, fold_rows in ((*wide, *tiled) if small else (*tiled, *wide))
+            Config.of(heads=heads, rows=rows, warps=warps * scale, stages=stages, fold_rows=fold_rows, fold_cols=cols)
+            for heads, rows, warps, stages, fold_rows, cols in ((*wide, *tiled) if small else (*tiled, *wide))
             if shape.heads_per_group % heads == 0
         ]
         return found
