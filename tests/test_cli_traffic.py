@@ -113,6 +113,12 @@ def test_gdn_and_kda(capsys: pytest.CaptureFixture[str]) -> None:
     assert data["family"] == "gdn"
     assert data["ratio_paper"] == 0.5645
     assert data["window_star"] == 15.87
+    assert data["state_bytes_per_head"] / data["record_bytes_per_head"] == pytest.approx(127.0, abs=0.05)
+    assert data["intensity"] == 0.876  # (7 · 128 · 128 + 128) / (8 · 128 · 128)
+    control = by_method(data)["conventional"]
+    token = 2 * (32 * 128 + 2 * 16 * 128 + 2 * 32)  # q, k, v, gate and beta
+    assert control["bytes_read"] == 2 * 2**20 + token + 4 + 2 * 4 * 32
+    assert control["flops"] == 32 * 128 * 897
     kimi = traffic_json(capsys, "--model", "kimi-linear-48b-a3b")
     assert (kimi["family"], kimi["record_bytes_per_head"]) == ("kda", 1024)
     assert (kimi["ratio_paper"], kimi["window_star"]) == (0.5972, 11.22)

@@ -132,6 +132,23 @@ def test_output_only_decode_c_4() -> None:
     assert saved / (2 * 8 * 192) == flops.record_term_factor(64, 128)
 
 
+def test_the_delta_rule_reads_the_state_once_more() -> None:
+    """Eq. 3 by the rules of App. C.1 and C.4, counted by hand: a multiplication or addition at a time."""
+    d_v, d_k, h, n = 3, 4, 5, 2
+    delta = flops.FLOPS["gdn"]
+    dot, onto = 2 * d_k - 1, 2 * d_v * d_k  # of one row with a vector; u kᵀ onto a state
+    correction = d_v * (dot + 3)
+    assert delta.conventional(d_v, d_k) == correction + d_v * d_k + onto + d_v * dot
+    assert delta.conventional(128, 128) == 114_816
+    assert delta.materialized_decode(d_v, d_k, h) == 2 * (h + 4) * d_v * d_k
+    pair = 2 * (d_v + d_k)  # its k·q, and its value's part of the output
+    assert delta.output_only_decode(d_v, d_k, h) == 4 * d_v * d_k + (2 * h + 1) * pair
+    assert delta.materialized_verify(d_v, d_k, h, n) == (2 * h + 4 + 7 * n) * d_v * d_k
+    pairs = n * (h + n) + n * h + 1  # of queries as the paper counts them; of keys with the drafts before them
+    assert delta.output_only_verify(d_v, d_k, h, n) == 4 * n * d_v * d_k + pairs * pair
+    assert flops.FLOPS["mamba2"].conventional is flops.conventional_flops
+
+
 @pytest.mark.parametrize(
     ("key", "draft_len", "reads", "writes", "launches", "serial"),
     [  # paper, App. A.1

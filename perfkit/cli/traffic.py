@@ -101,8 +101,9 @@ def collect(
     from perfkit.errors import InputError
     from perfkit.method import Case
     from perfkit.profiles import load_model
-    from perfkit.roofline import crossover, flops
+    from perfkit.roofline import crossover
     from perfkit.roofline import window as windows_
+    from perfkit.roofline.flops import FLOPS
     from perfkit.shape import DTYPE_BYTES, dtype_name
     from perfkit.tree import Tree
 
@@ -141,12 +142,14 @@ def collect(
     star = float(roofline.l_star(shape, draft_len, mean, record, element))
     chain = roofline.phase_chain(window, depth, pmf)
     mean_h = float(chain.mean(chain.h)[0])
+    flops = FLOPS[shape.family]
+    conventional = flops.conventional(shape.d_v, shape.d_k)
     if draft_len == 1:
-        materialized = flops.materialized_decode_flops(shape.d_v, shape.d_k, mean_h)
-        output_only = flops.output_only_decode_flops(shape.d_v, shape.d_k, mean_h)
+        materialized = flops.materialized_decode(shape.d_v, shape.d_k, mean_h)
+        output_only = flops.output_only_decode(shape.d_v, shape.d_k, mean_h)
     else:
-        materialized = flops.materialized_verify_flops(shape.d_v, shape.d_k, mean_h, draft_len)
-        output_only = flops.output_only_verify_flops(shape.d_v, shape.d_k, mean_h, draft_len)
+        materialized = flops.materialized_verify(shape.d_v, shape.d_k, mean_h, draft_len)
+        output_only = flops.output_only_verify(shape.d_v, shape.d_k, mean_h, draft_len)
 
     tree = str(nodes) if nodes is not None else None
     template = Case(shape, "replay", batch, window, draft_len, acceptance, tree=tree, input_dtype=inputs,
@@ -179,11 +182,11 @@ def collect(
         "n_attn_layers": model.n_attn_layers,
         "ratio_paper": round(per_token / (2 * head_state), 4),
         "ratio_exact": _ratio_exact(rows, template, mean),
-        "intensity": round(flops.conventional_intensity(shape.d_v, shape.d_k, element), 4),
+        "intensity": round(conventional / (2 * head_state), 4),
         "state_bytes_per_head": head_state,
         "record_bytes_per_head": record,
         "traffic_per_token_per_head": per_token,
-        "flops_conventional_per_head": flops.conventional_flops(shape.d_v, shape.d_k) * draft_len,
+        "flops_conventional_per_head": conventional * draft_len,
         "flops_materialized_per_head": materialized,
         "flops_output_only_per_head": output_only,
         "flush_rate": float(chain.flush_rate[0]),
@@ -277,6 +280,7 @@ def _print(data: dict[str, Any]) -> None:
 
     shape = data["shape"]
     percent = "{:.1%}".format
+    delta = "" if shape.family == "mamba2" else "Eq. 3, counted as in "
     tree = f" (tree {data['tree']}, depth {data['depth']})" if data["tree"] else ""
     out_console().print(
         f"[bold]{data['model']}[/bold]  {shape.family}, {data['n_ssm_layers']} layers of {shape.n_v_heads} heads "
@@ -291,11 +295,11 @@ def _print(data: dict[str, Any]) -> None:
             ["state per sequence, bytes", f"{data['state_bytes_per_sequence']:,}", "App. C.2"],
             ["SSM/attention crossover, tokens", data["crossover_tokens"], f"App. C.2, {data['kv_dtype']} cache"],
             ["record per head, bytes", data["record_bytes_per_head"], "App. C.3"],
-            ["intensity of a conventional step, FLOP/byte", data["intensity"], "Eq. 12"],
+            ["intensity of a conventional step, FLOP/byte", data["intensity"], f"{delta}Eq. 12"],
             ["replay / conventional decode, bytes per token, paper", data["ratio_paper"], "Eq. 13, 15"],
             ["replay / conventional decode, bytes per token, exact", data["ratio_exact"], "kernels' declared bytes"],
-            ["FLOPs per head and step, output only", data["flops_output_only_per_head"], "App. C.4"],
-            ["FLOPs per head and step, materialized", data["flops_materialized_per_head"], "App. C.4"],
+            ["FLOPs per head and step, output only", data["flops_output_only_per_head"], f"{delta}App. C.4"],
+            ["FLOPs per head and step, materialized", data["flops_materialized_per_head"], f"{delta}App. C.4"],
             ["steps between flushes", data["steps_per_flush"], "cursor's Markov chain"],
             ["records in the buffer, mean", data["mean_records"], "cursor's Markov chain"],
             _star_cells(data),
