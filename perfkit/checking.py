@@ -35,7 +35,7 @@ class Check:
 def describe(case: Case) -> str:
     """Return the name of a case among checks, which differ in shapes, dtypes and launch configurations too."""
     shape, config = case.shape, case.option(CONFIG)
-    text = f"{label(case)} {shape.n_v_heads}/{shape.n_k_heads} heads {shape.d_v}x{shape.d_k}"
+    text = f"{label(case)} {shape.family} {shape.n_v_heads}/{shape.n_k_heads} heads {shape.d_v}x{shape.d_k}"
     text += f", {case.input_dtype} inputs, {case.state_dtype} state"
     return text + (f" [{config}]" if config else "")
 

@@ -1,6 +1,6 @@
-"""Kernels on a real GPU, in a process that does not interpret: ``python tests/gpu_checks.py PROBE [METHOD]``.
+"""Kernels on a real GPU, in a process that does not interpret: ``python tests/gpu_checks.py PROBE [FAMILY METHOD]``.
 
-A probe of verify steps takes the key of one method: each compiles for a minute or more.
+A probe of verify steps takes the family and key of one method: each compiles for a minute or more.
 
 Prints one JSON document, a list of findings, as its last line. ``tests/test_check_gpu.py`` reads it.
 """
@@ -32,7 +32,7 @@ from perfkit.registry import get_method, methods
 from perfkit.samples import all_configs, gpu_cases
 from perfkit.session import Session, state_extents
 from perfkit.shape import Shape
-from perfkit.tolerance import DRIFT_TOLERANCE, excess_error
+from perfkit.tolerance import drift_tolerance, excess_error
 from perfkit.verify_checker import PAST, make_checker
 
 PLANTED = Path(__file__).resolve().with_name("planted_methods.py")
@@ -46,6 +46,11 @@ Finding = dict[str, Any]
 def _softplus_kernel(src, dst, n, tile: tl.constexpr):
     at = tl.program_id(0) * tile + tl.arange(0, tile)
     tl.store(dst + at, softplus(tl.load(src + at, mask=at < n, other=0.0)), mask=at < n)
+
+
+def grouped(method: Method) -> Shape:
+    """A layer of two groups at the width of real ones."""
+    return replace(GROUPED, family=method.family)
 
 
 def free() -> None:
@@ -71,12 +76,12 @@ def _cases(method: Method) -> list[Finding]:
 
 def cases() -> list[Finding]:
     """Every sample of every decode method."""
-    return [item for method in methods("mamba2", "decode") for item in _cases(method)]
+    return [item for method in methods(phase="decode") for item in _cases(method)]
 
 
-def verify_cases(key: str) -> list[Finding]:
+def verify_cases(family: str, key: str) -> list[Finding]:
     """Every sample of one verify method, trees among them where it takes them."""
-    return _cases(get_method("mamba2", key, "verify"))
+    return _cases(get_method(family, key, "verify"))
 
 
 def _finding(name: str, run: Callable[[], Any]) -> Finding:
@@ -125,7 +130,7 @@ def _in_one_graph(case: Case, config: Any) -> float:
     found = method.committed(case, tensors, case.batch + steps)
     error = max(excess_error(found, state, tensors["state"].dtype),
                 excess_error(tensors["out"].double(), out, tensors["out"].dtype))  # fmt: skip
-    if not error <= DRIFT_TOLERANCE:
+    if not error <= drift_tolerance(method.rounds(case)):
         raise Wrong(f"error {error:.1e} after {steps} steps in one graph")
     return error
 
@@ -179,17 +184,17 @@ def _verify_in_one_graph(case: Case, config: Any, device: str = "cuda", steps: i
     found = method.committed(case, tensors, batch + steps)
     error = max(excess_error(found, follow(state, batch + steps), tensors["state"].dtype),
                 excess_error(tensors["out"].double(), torch.stack(outs, 1), tensors["out"].dtype))  # fmt: skip
-    if not error <= DRIFT_TOLERANCE:
+    if not error <= drift_tolerance(method.rounds(case)):
         raise Wrong(f"error {error:.1e} after {steps} steps in one graph")
     return error
 
 
-def verify_graphs(key: str) -> list[Finding]:
+def verify_graphs(family: str, key: str) -> list[Finding]:
     """Graphs serve rows that flush and rows that do not, and read the acceptance of each of their steps."""
-    method = get_method("mamba2", key, "verify")
+    method = get_method(family, key, "verify")
     found = []
     for tree in (None, TREE) if method.trees else (None,):
-        case = Case(GROUPED, key, 6, 8 if method.windowed else None, 5 if tree else 4, tree=tree)
+        case = Case(grouped(method), key, 6, 8 if method.windowed else None, 5 if tree else 4, tree=tree)
         configs = all_configs(method, case)
         for config in configs if tree is None else configs[:1]:
             found.append(_finding(f"{describe(case)} [{config}]", partial(_verify_in_one_graph, case, config)))
@@ -200,11 +205,11 @@ def verify_graphs(key: str) -> list[Finding]:
 def graphs() -> list[Finding]:
     """Graphs serve rows that flush and rows that do not."""
     found = []
-    for method in methods("mamba2", "decode"):
-        case = Case(GROUPED, method.key, 6, 5 if method.windowed else None)
+    for method in methods(phase="decode"):
+        case = Case(grouped(method), method.key, 6, 5 if method.windowed else None)
         for config in all_configs(method, case):
             for how in (_replayed, _in_one_graph):
-                name = f"{method.key} [{config}] {how.__name__}"
+                name = f"{method.key} {method.family} [{config}] {how.__name__}"
                 found.append(_finding(name, partial(how, case, config)))
     return found
 
@@ -212,7 +217,9 @@ def graphs() -> list[Finding]:
 def _programs(method: Method) -> Finding:
     """More programs than a grid's second dimension may have, 65,535, whatever the heads per program."""
     decode = method.phase == "decode"
-    case = Case(Shape("mamba2", 128, 8, 16, 16), method.key, 5000, 3 if method.windowed else None, 1 if decode else 2)
+    case = Case(
+        Shape(method.family, 128, 8, 16, 16), method.key, 5000, 3 if method.windowed else None, 1 if decode else 2
+    )
     tensors = Session(case, "cuda").tensors
     launches = list(method.launches(case, method.configs(case)[0], tensors, 0))
     largest = max(int(np.prod(launch.grid)) for launch in launches)
@@ -220,13 +227,13 @@ def _programs(method: Method) -> Finding:
     free()
     outcome = check_case(case, "cuda")
     free()
-    return {"case": method.key, "status": "ok" if outcome.ok else "incorrect", "detail": outcome.reason,
-            "programs": largest}  # fmt: skip
+    return {"case": f"{method.key} {method.family}", "status": "ok" if outcome.ok else "incorrect",
+            "detail": outcome.reason, "programs": largest}  # fmt: skip
 
 
 def programs() -> list[Finding]:
     """Large grids of every method, decode and verify."""
-    return [_programs(method) for method in methods("mamba2")]
+    return [_programs(method) for method in methods()]
 
 
 def _far(case: Case, elements: int) -> list[int]:
@@ -250,12 +257,18 @@ def offsets() -> list[Finding]:
     if available < 60e9:
         return [{"case": "offsets", "status": "skipped", "detail": f"{available / 1e9:.0f} GB free, 60 needed"}]
     found = []
-    for method in methods("mamba2"):
-        case = Case(SUPER, method.key, 2100, 4 if method.windowed else None, 1 if method.phase == "decode" else 2)
+    for method in methods():
+        case = Case(
+            replace(SUPER, family=method.family),
+            method.key,
+            2100,
+            4 if method.windowed else None,
+            1 if method.phase == "decode" else 2,
+        )
         state = method.buffers(case)["state"]
         each = state.elements // state.shape[0]
         case = replace(case, batch=2**31 // each + 50)
-        found.append(_finding(f"{method.key} {method.phase}", partial(_far, case, each)))
+        found.append(_finding(f"{method.key} {method.family} {method.phase}", partial(_far, case, each)))
     return found
 
 

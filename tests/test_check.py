@@ -19,14 +19,15 @@ from perfkit.session import Session
 from perfkit.shape import Shape
 
 PLANTED = Path(__file__).with_name("planted_methods.py")
-CASES = [case for method in registry.methods("mamba2", "decode") for case in samples.interpreter_cases(method)]
+METHODS = registry.methods(phase="decode")
+CASES = [case for method in METHODS for case in samples.interpreter_cases(method)]
 SMALL = Shape("mamba2", 2, 1, 16, 16)
 
 
 def case_name(case: Case) -> str:
     shape = case.shape
-    return (f"{case.method}-B{case.batch}-L{case.window}-{shape.n_v_heads}x{shape.n_k_heads}x{shape.d_v}x{shape.d_k}-"
-            f"{case.input_dtype}-{case.state_dtype}-{case.option('config')}")  # fmt: skip
+    return (f"{shape.family}-{case.method}-B{case.batch}-L{case.window}-{shape.n_v_heads}x{shape.n_k_heads}x"
+            f"{shape.d_v}x{shape.d_k}-{case.input_dtype}-{case.state_dtype}-{case.option('config')}")  # fmt: skip
 
 
 def planted(name: str, window: int | None = 4, **changes: Any) -> Case:
@@ -45,8 +46,8 @@ def test_shipped_kernels_agree_with_the_oracle(case: Case) -> None:
 
 def test_samples_are_as_odd_as_they_should_be() -> None:
     assert len(CASES) == len({case.id for case in CASES})
-    for key in ("conventional", "replay"):
-        own = [case for case in CASES if case.method == key]
+    for method in METHODS:
+        own = [case for case in CASES if (case.shape.family, case.method) == (method.family, method.key)]
         assert {1, 3} <= {case.batch for case in own}
         assert {80} <= {case.shape.d_v for case in own}
         assert {"float32", "float16", "bfloat16"} == {case.state_dtype for case in own}

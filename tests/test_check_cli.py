@@ -60,7 +60,8 @@ def test_without_a_gpu_it_interprets_and_compiles(worker: Worker, capsys: pytest
     found = document(capsys)
     assert {row["where"] for row in found["cases"]} == {"interpreter", "compile"}
     asked = {(row["method"], row["phase"]) for row in found["cases"]}
-    assert asked == {(method.key, method.phase) for method in methods("mamba2")}
+    assert asked == {(method.key, method.phase) for method in methods()}
+    assert {row["family"] for row in found["cases"]} == {"mamba2", "gdn"}
     assert {row["tree"] for row in found["cases"] if row["phase"] == "decode"} == {None}
     assert {"0,0,0", None} <= {row["tree"] for row in found["cases"] if row["method"] == "snapshot"}
     assert found["statuses"] == {"ok": len(found["cases"])} and found["exit_code"] == 0
@@ -68,7 +69,7 @@ def test_without_a_gpu_it_interprets_and_compiles(worker: Worker, capsys: pytest
     assert first["rel_error"] == 1e-7 and first["checked"] == ["outputs", "bytes"]
     assert first["shape"] == {"family": "mamba2", "n_v_heads": 2, "n_k_heads": 1, "d_v": 80, "d_k": 16}
     compiled = [case for mode, case in worker.asked if mode == "compile"]
-    assert {case.shape for case in compiled} == {Shape("mamba2", 128, 8, 64, 128)}
+    assert {case.shape for case in compiled} == {Shape("mamba2", 128, 8, 64, 128), Shape("gdn", 32, 16, 128, 128)}
     assert {case.batch for case in compiled} == {1, 256}
     assert worker.options[0]["settings"] == {"seed": 0, "check_only": True, "tune": False}
 
@@ -82,7 +83,7 @@ def test_lines_say_how_many_drafts_are_verified(worker: Worker, capsys: pytest.C
     assert shown == {"2", "3", "4", "5", "7", "8", "16", "tree4", "tree6", "tree8"}
     worker.replies["interpret snapshot"] = {"status": "incorrect", "reason": "step 3", "row": {}}
     assert run(["check", "--method", "snapshot", "--no-compile"]) == 1
-    assert "incorrect: interpreter snapshot B3 T4 [" in capsys.readouterr().out
+    assert "incorrect: interpreter mamba2 snapshot B3 T4 [" in capsys.readouterr().out
 
 
 def test_one_line_a_case_and_a_count(worker: Worker, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +103,7 @@ def test_exit_codes(worker: Worker, capsys: pytest.CaptureFixture[str], status: 
     worker.replies["interpret replay"] = {"status": status, "reason": "because [of this]", "row": {}}
     assert run(["check", "--no-compile"]) == code
     out = capsys.readouterr().out
-    assert f"{status}: interpreter replay B3 L3 [" in out and "because [of this]" in out
+    assert f"{status}: interpreter mamba2 replay B3 L3 [" in out and "because [of this]" in out
 
 
 def test_incorrect_outranks_crashed(worker: Worker, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,13 +154,13 @@ def test_with_a_gpu_the_same_cases_and_more_run_on_it(
     ("args", "words"),
     [
         (["--family", "mamba3"], ["--family", "mamba3", "mamba2, gdn, kda"]),
-        (["--family", "gdn"], ["family", "gdn", "no kernels"]),
+        (["--family", "kda"], ["family", "kda", "no kernels"]),
         (["--method", "replai"], ["--method", "replai", "conventional, replay, ", ", all, FILE.py:METHOD"]),
         (["--method", "replay,nope"], ["--method", "nope"]),
         (["--method", "no/such.py:METHOD"], ["--method", "such.py:METHOD", "no such file"]),
         (["--method", f"{PLANTED}:NOT_A_METHOD"], ["--method", "NOT_A_METHOD", "RIGHT"]),
         (["--model", "no-such-model"], ["no-such-model"]),
-        (["--model", "qwen3.5-4b"], ["--model", "qwen3.5-4b", "gdn", "mamba2"]),
+        (["--model", "kimi-linear-48b-a3b"], ["--model", "kimi-linear-48b-a3b", "kda", "mamba2, gdn"]),
         (["--model", "nemotron-nano", "--no-compile"], ["--model", "--no-compile"]),
         (["--seed", "-1"], ["--seed", "-1"]),
     ],
@@ -207,7 +208,7 @@ def test_a_real_worker_finds_a_planted_fault(
         return [samples.replace(small, method=method.key)]
 
     monkeypatch.setattr(samples, "interpreter_cases", one)
-    args = ["check", "--method", f"conventional,{PLANTED}:FORGETS_SKIP", "--no-compile", "--json"]
+    args = ["check", "--family", "mamba2", "--method", f"conventional,{PLANTED}:FORGETS_SKIP", "--no-compile", "--json"]
     assert run(args) == 1
     rows = document(capsys)["cases"]
     assert [row["status"] for row in rows] == ["ok", "incorrect"]
@@ -223,13 +224,13 @@ def test_compiled_cases_cover_small_and_large_batches() -> None:
 
 
 def test_each_case_of_a_check_has_a_name_of_its_own() -> None:
-    for method in methods("mamba2"):
+    for method in methods():
         for cases in (samples.interpreter_cases(method), samples.gpu_cases(method)):
             names = [checking.describe(case) for case in cases]
             assert len(set(names)) == len(names)
     case = samples.interpreter_cases(methods("mamba2", "decode")[0])[0]
     name = checking.describe(case)
-    assert name.startswith("B3 conventional 2/1 heads 80x16, float16 inputs, float32 state [rows=")
+    assert name.startswith("B3 conventional mamba2 2/1 heads 80x16, float16 inputs, float32 state [rows=")
 
 
 def test_progress_names_what_differs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from perfkit.registry import methods
 
-VERIFY = [method.key for method in methods("mamba2", "verify")]
+VERIFY = [(method.family, method.key) for method in methods(phase="verify")]
 SCRIPT = Path(__file__).with_name("gpu_checks.py")
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 
@@ -42,18 +42,18 @@ def test_every_sample_in_every_configuration() -> None:
     assert all(0 <= item["rel_error"] < 2e-6 for item in found)
 
 
-@pytest.mark.parametrize("method", VERIFY)
-def test_every_verify_sample(method: str) -> None:
-    found = probe("verify_cases", method)
+@pytest.mark.parametrize(("family", "method"), VERIFY)
+def test_every_verify_sample(family: str, method: str) -> None:
+    found = probe("verify_cases", family, method)
     assert wrong(found) == []
     assert {item["checked"] for item in found} == {"gpu"}
     assert {item["input_dtype"] for item in found} == {"float32", "float16", "bfloat16"}
     assert all(0 <= item["rel_error"] < 2e-6 for item in found)
 
 
-@pytest.mark.parametrize("method", VERIFY)
-def test_one_graph_takes_the_acceptance_of_each_step(method: str) -> None:
-    assert wrong(probe("verify_graphs", method)) == []
+@pytest.mark.parametrize(("family", "method"), VERIFY)
+def test_one_graph_takes_the_acceptance_of_each_step(family: str, method: str) -> None:
+    assert wrong(probe("verify_graphs", family, method)) == []
 
 
 def test_one_graph_serves_desynchronized_rows() -> None:

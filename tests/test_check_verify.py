@@ -20,15 +20,16 @@ from perfkit.tree import Tree
 from perfkit.verify_checker import UNTOUCHED, VerifyChecker, make_checker
 
 PLANTED = Path(__file__).with_name("planted_verify.py")
-METHODS = registry.methods("mamba2", "verify")
+METHODS = registry.methods(phase="verify")
 CASES = [case for method in METHODS for case in samples.interpreter_cases(method)]
 SMALL = Shape("mamba2", 2, 1, 16, 16)
 
 
 def case_name(case: Case) -> str:
     shape, config = case.shape, case.option("config")
-    return (f"{case.method}-B{case.batch}-T{case.draft_len}-{case.tree}-L{case.window}-{shape.n_v_heads}x"
-            f"{shape.n_k_heads}x{shape.d_v}x{shape.d_k}-{case.input_dtype}-{case.state_dtype}-{config}")  # fmt: skip
+    return (f"{shape.family}-{case.method}-B{case.batch}-T{case.draft_len}-{case.tree}-L{case.window}-"
+            f"{shape.n_v_heads}x{shape.n_k_heads}x{shape.d_v}x{shape.d_k}-"
+            f"{case.input_dtype}-{case.state_dtype}-{config}")  # fmt: skip
 
 
 def planted(name: str, window: int | None = None, **changes: Any) -> Case:
@@ -49,9 +50,9 @@ def test_shipped_kernels_agree_with_the_oracle(case: Case) -> None:
     assert {"bytes", "acceptance", "hand-over"} <= set(outcome.covered)
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.key)
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.family}-{method.key}")
 def test_samples_are_as_odd_as_they_should_be(method: Any) -> None:
-    own = [case for case in CASES if case.method == method.key]
+    own = [case for case in CASES if (case.shape.family, case.method) == (method.family, method.key)]
     assert len(own) == len({case.id for case in own}) == len({checking.describe(case) for case in own})
     assert {1, 2, 3} <= {case.batch for case in own}
     assert {2, 3, 4, 5, 7, 8, 16} <= {case.draft_len for case in own}
@@ -67,7 +68,7 @@ def test_samples_are_as_odd_as_they_should_be(method: Any) -> None:
     on_gpu = samples.gpu_cases(method)
     assert len({checking.describe(case) for case in on_gpu}) == len(on_gpu)
     assert {"float32", "float16", "bfloat16"} == {case.input_dtype for case in on_gpu}
-    case = samples.Case(Shape("mamba2", 16, 2, 64, 128), method.key, 5, 16 if method.windowed else None, 4)
+    case = samples.Case(Shape(method.family, 16, 2, 64, 128), method.key, 5, 16 if method.windowed else None, 4)
     wanted = {str(config) for config in samples.all_configs(method, case)}
     assert wanted <= {case.option("config") for case in on_gpu if case.input_dtype == "bfloat16"}
 
@@ -82,7 +83,7 @@ def test_small_cases_keep_drafts_and_tree() -> None:
 
 def test_compiled_cases_have_a_tree_where_there_can_be_one() -> None:
     for method in METHODS:
-        cases = samples.compile_cases(method, Shape("mamba2", 128, 8, 64, 128))
+        cases = samples.compile_cases(method, Shape(method.family, 128, 8, 64, 128))
         assert [case.tree for case in cases] == [None, None, *(["0,0,1"] if method.trees else [])]
         assert {case.draft_len for case in cases} == {4}
 

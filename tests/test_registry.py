@@ -33,7 +33,9 @@ def line(error: pytest.ExceptionInfo[InputError]) -> str:
 def test_shipped_methods_the_control_first() -> None:
     assert [method.key for method in registry.methods("mamba2", "decode")] == ["conventional", "replay"]
     assert [method.key for method in registry.methods("mamba2", "verify")] == VERIFY
-    assert registry.methods("gdn") == []
+    assert {"conventional", "snapshot"} <= {method.key for method in registry.methods("gdn")}
+    assert registry.methods("gdn", "decode")[0].key == "conventional"
+    assert registry.methods("kda") == []
     assert "mamba2" in registry.families()
     for method in registry.methods():
         assert method.source.startswith("paper")
@@ -48,8 +50,8 @@ def test_unknown_keys_name_what_there_is() -> None:
         registry.get_method("mamba2", "conventional", "verify")
     assert line(error).endswith(f"no such method for mamba2 verify (allowed: {', '.join(VERIFY)})")
     with pytest.raises(InputError) as error:
-        registry.get_method("gdn", "replay", "verify")
-    assert line(error).endswith("no such method for gdn verify (allowed: none yet)")
+        registry.get_method("kda", "replay", "verify")
+    assert line(error).endswith("no such method for kda verify (allowed: none yet)")
     with pytest.raises(InputError) as error:
         registry.family("nope")
     assert "family: 'nope': no kernels for this family (allowed: gdn, mamba2" in line(error)

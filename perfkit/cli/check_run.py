@@ -21,7 +21,7 @@ from perfkit.runner import signals_as_interrupts
 from perfkit.shape import FAMILIES, Shape
 
 #: Whose shape the kernels of a family are compiled for when no model is named.
-DEFAULT_MODELS = MappingProxyType({"mamba2": "nemotron-super"})
+DEFAULT_MODELS = MappingProxyType({"mamba2": "nemotron-super", "gdn": "qwen3.5-4b"})
 #: Seconds that compiling one case for all targets may take.
 COMPILE_S = 300.0
 
@@ -182,22 +182,23 @@ def _drafts(row: Row) -> str:
 def _cells(row: Row) -> list[Any]:
     shape = row["shape"]
     return [
-        row["where"], _name(row), row["batch"], row["window"], _drafts(row), f"{shape.n_v_heads}/{shape.n_k_heads}",
-        f"{shape.d_v}x{shape.d_k}", f"{row['input_dtype']}, {row['state_dtype']}", row["launch_config"], row["status"],
+        row["where"], row["family"], _name(row), row["batch"], row["window"], _drafts(row),
+        f"{shape.n_v_heads}/{shape.n_k_heads}", f"{shape.d_v}x{shape.d_k}",
+        f"{row['input_dtype']}, {row['state_dtype']}", row["launch_config"], row["status"],
         None if row["rel_error"] is None else f"{row['rel_error']:.1e}", _checked(row),
     ]  # fmt: skip
 
 
 def _print(rows: Sequence[Row]) -> None:
-    columns = ["where", "method", "batch", "window", "T", "heads", "state", "input, state", "configuration", "status",
-               "rel_error", "checked"]  # fmt: skip
+    columns = ["where", "family", "method", "batch", "window", "T", "heads", "state", "input, state", "configuration",
+               "status", "rel_error", "checked"]  # fmt: skip
     print_table(columns, map(_cells, rows))
     for row in rows:
         if row["reason"]:
             window = f" L{row['window']}" if row["window"] is not None else ""
             drafts = "" if row["phase"] == "decode" else f" {_drafts(row)}" if row["tree"] else f" T{_drafts(row)}"
             point = f"B{row['batch']}{drafts}{window} [{row['launch_config']}]"
-            print(f"{row['status']}: {row['where']} {_name(row)} {point}: {row['reason']}")
+            print(f"{row['status']}: {row['where']} {row['family']} {_name(row)} {point}: {row['reason']}")
     counts = Counter(row["status"] for row in rows)
     others = "".join(f", {count} {status}" for status, count in counts.items() if status != "ok")
     print(f"{counts['ok']}/{len(rows)} ok{others}: {', '.join(dict.fromkeys(row['where'] for row in rows))}")
