@@ -121,11 +121,19 @@ class VerifyChecker(Checker):
         n, batch = self.case.draft_len, self.case.batch
         drafts = np.full(batch, n)
         if self.index % ALL_T_EVERY:
-            fewer = self.random.random(batch) < 0.4
-            drafts = np.where(fewer, self.random.integers(1, n + 1, batch), drafts)
+            # Where T would flush, often so few that the row does not: it then holds more records than L - T.
+            room = self._room()
+            fewer = self.random.random(batch) < np.where(room < n, 0.8, 0.4)
+            drafts = np.where(fewer, self.random.integers(1, np.clip(room, 1, n) + 1), drafts)
         if self._forced is not None:
             drafts[self._forced] = n
         return drafts
+
+    def _room(self) -> Ints:
+        """Return how many positions of a chain each row may have without a flush, T at most."""
+        n = self.case.draft_len
+        limit = self.case.window if self.method.windowed and self.case.window else 2**31
+        return np.asarray(np.minimum(limit - self.h, n))
 
     def _draw_accepted(self, row: int) -> tuple[int, int]:
         """Return what a row commits of its step: how many tokens, and the nodes they are."""
