@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 
 from perfkit.kernels import ring
-from perfkit.kernels.gates import softplus
+from perfkit.kernels.gates import inverse_norm, sigmoid, softplus
 from perfkit.kernels.gdn import layout
-from perfkit.kernels.gdn.replay_parts import inverse_norm, saturated, sigmoid
+from perfkit.kernels.gdn.replay_parts import saturated
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.mamba2.replay_commit import BLOCK, value_blocks
 from perfkit.kernels.products import product_exact
 from perfkit.kernels.ring import cursor_h, cursor_origin, cursor_pack, wrap
 from perfkit.method import Buffer, Case, Config, Launch, Method, Number, Point, Step
-from perfkit.roofline.flops import materialized_decode_flops, output_only_decode_flops
+from perfkit.roofline.flops import delta_materialized_decode_flops, delta_output_only_decode_flops
 from perfkit.roofline.traffic import layer_record_bytes, replay_decode_counts
 from perfkit.shape import Shape
 
@@ -314,8 +314,8 @@ class ReplayDecode(Method):
         cursor = 4 * shape.n_v_heads
         record = layer_record_bytes(shape, point.input_bytes)
         flush = np.asarray(flush, dtype=bool)
-        output = output_only_decode_flops(shape.d_v, shape.d_k, h)
-        fold = materialized_decode_flops(shape.d_v, shape.d_k, h)
+        output = delta_output_only_decode_flops(shape.d_v, shape.d_k, h)
+        fold = delta_materialized_decode_flops(shape.d_v, shape.d_k, h)
         write = token.write + cursor + np.where(flush, elements * point.state_bytes, record)
         return Step(
             bytes_read=point.batch * (elements * point.read_bytes + token.read + cursor + h * record) + token.shared,
@@ -329,7 +329,7 @@ class ReplayDecode(Method):
         heads = point.batch * shape.n_v_heads
         counts = replay_decode_counts(shape, point.window, point.state_bytes)
         h = (point.window - 1) / 2
-        flops = heads * output_only_decode_flops(shape.d_v, shape.d_k, h)
+        flops = heads * delta_output_only_decode_flops(shape.d_v, shape.d_k, h)
         return Step(heads * counts.bytes_read, heads * counts.bytes_write, flops)
 
     def configs(self, case: Case) -> Sequence[Config]:

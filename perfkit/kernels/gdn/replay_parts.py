@@ -14,15 +14,9 @@ lose digits where keys are correlated.
 Source: paper, Eq. 9 to 11; trees by the ancestors of a draft instead of all drafts before it.
 """
 
-from perfkit.kernels.gates import softplus
+from perfkit.kernels.gates import inverse_norm, sigmoid, softplus
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.products import ones, product_exact
-
-
-@triton.jit
-def inverse_norm(squares):
-    """1 / √(Σ x² + 1e-6) of sums of squares, to FP32's accuracy."""
-    return 1.0 / tl.sqrt_rn(squares + 1e-6)
 
 
 @triton.jit
@@ -47,13 +41,6 @@ def raw_products(k, x, SPLIT: tl.constexpr):
     else:
         found = tl.dot(wide, x.to(tl.float32), input_precision="ieee")
     return found, inverse_norm(tl.sum(wide * wide, axis=1))
-
-
-@triton.jit
-def sigmoid(x):
-    """1 / (1 + exp(−x)) without overflow."""
-    y = tl.exp(-tl.abs(x))
-    return tl.where(x >= 0, 1.0 / (1.0 + y), y / (1.0 + y))
 
 
 @triton.jit

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from perfkit.kernels import ring
+from perfkit.kernels.gates import inverse_norm
 from perfkit.kernels.gdn import layout
 from perfkit.kernels.gdn.replay_parts import (
     columns,
     corrections_times,
     folds,
-    inverse_norm,
     raw_products,
     saturated,
     solve,
@@ -57,7 +57,7 @@ from perfkit.method import (
     constant_acceptance,
 )
 from perfkit.roofline.cursor import period
-from perfkit.roofline.flops import output_only_verify_flops
+from perfkit.roofline.flops import delta_output_only_verify_flops
 from perfkit.roofline.traffic import layer_record_bytes, record_bytes, state_bytes
 from perfkit.shape import Shape
 
@@ -405,7 +405,7 @@ class ReplayVerify(Method):
         read = elements * point.read_bytes + io.read + h * record
         read += io.row + cursor + np.where(flush, 4, io.row) + cursor + gathered[0]
         write = io.write + point.draft_len * record + cursor + flush * (cursor + elements * point.state_bytes)
-        outputs = output_only_verify_flops(shape.d_v, shape.d_k, np.where(flush, 0, h), point.draft_len)
+        outputs = delta_output_only_verify_flops(shape.d_v, shape.d_k, np.where(flush, 0, h), point.draft_len)
         fold = flush * (2 * np.asarray(h) + 1) * shape.d_v * shape.d_k
         return Step(
             bytes_read=point.batch * read + io.shared,
@@ -422,7 +422,7 @@ class ReplayVerify(Method):
         size, record = state_bytes(shape, point.state_bytes), record_bytes(shape)
         read = size + record * (window - a) / 2
         write = size * a / window + record * point.draft_len * (1 - a / window)
-        flops = output_only_verify_flops(shape.d_v, shape.d_k, (window - a) / 2, point.draft_len)
+        flops = delta_output_only_verify_flops(shape.d_v, shape.d_k, (window - a) / 2, point.draft_len)
         return Step(heads * read, heads * write, heads * flops, launches=3 if point.tree else 2, serial=0)
 
     def configs(self, case: Case) -> Sequence[Config]:
@@ -438,8 +438,8 @@ class ReplayVerify(Method):
             outputs = fold = four[1:] if window > 16 else four
         elif window > 32:
             outputs, fold = [(2, 64, 4, 2, 0), (1, 128, 8, 2, 0)], [(1, 128, 8, 2, 0)]
-        elif window > 16:
-            fold = four
+        elif window > 16 or case.tree is not None:
+            fold = [*four[1:], *fold] if window <= 16 else four
         if case.batch * shape.n_v_heads <= SMALL_BATCH_HEADS:
             outputs, fold = [(1, 64, 4, 2, 0), *outputs], [(1, 64, 4, 2, 0), *fold]
         fallback = (1, 16, 1, 3, 0)
