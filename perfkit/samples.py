@@ -107,10 +107,15 @@ def with_config(case: Case, config: Config) -> Case:
     return replace(case, options=(*case.options, (CONFIG, str(config))))
 
 
+def layer_shape(family: str, heads: int, groups: int, d_v: int, d_k: int) -> Shape:
+    """Return the shape of a layer whose value heads share ``groups`` key heads, where the family lets them share."""
+    return Shape(family, heads, heads if family == "kda" else groups, d_v, d_k)
+
+
 def _cases(method: Method, samples: Sequence[Sample]) -> list[Case]:
     found: list[Case] = []
     for turn, sample in enumerate(samples):
-        shape = Shape(method.family, sample.heads, sample.groups, sample.d_v, sample.d_k)
+        shape = layer_shape(method.family, sample.heads, sample.groups, sample.d_v, sample.d_k)
         case = Case(shape, method.key, sample.batch, sample.window if method.windowed else None, sample.draft_len,
                     tree=sample.tree, input_dtype=sample.input_dtype, state_dtype=sample.state_dtype,
                     options=() if sample.steps is None else ((STEPS, sample.steps),))  # fmt: skip
@@ -131,7 +136,7 @@ def gpu_cases(method: Method) -> list[Case]:
     decode = method.phase == "decode"
     found = _cases(method, GPU_SAMPLES if decode else GPU_VERIFY_SAMPLES)
     window = (8 if decode else WINDOW) if method.windowed else None
-    case = Case(Shape(method.family, 16, 2, 64, 128), method.key, 5, window, 1 if decode else DRAFT_LEN)
+    case = Case(layer_shape(method.family, 16, 2, 64, 128), method.key, 5, window, 1 if decode else DRAFT_LEN)
     if method.supports(case) is None:
         found += [with_config(case, config) for config in all_configs(method, case)]
     return list(dict.fromkeys(found))

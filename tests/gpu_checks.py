@@ -29,7 +29,7 @@ from perfkit.kernels.gates import softplus
 from perfkit.kernels.lang import tl, triton
 from perfkit.method import Case, Method
 from perfkit.registry import get_method, methods
-from perfkit.samples import all_configs, gpu_cases
+from perfkit.samples import all_configs, gpu_cases, layer_shape
 from perfkit.session import Session, state_extents
 from perfkit.shape import Shape
 from perfkit.tolerance import drift_tolerance, excess_error
@@ -50,7 +50,7 @@ def _softplus_kernel(src, dst, n, tile: tl.constexpr):
 
 def grouped(method: Method) -> Shape:
     """A layer of two groups at the width of real ones."""
-    return replace(GROUPED, family=method.family)
+    return layer_shape(method.family, 16, 2, 64, 128)
 
 
 def free() -> None:
@@ -218,7 +218,7 @@ def _programs(method: Method) -> Finding:
     """More programs than a grid's second dimension may have, 65,535, whatever the heads per program."""
     decode = method.phase == "decode"
     case = Case(
-        Shape(method.family, 128, 8, 16, 16), method.key, 5000, 3 if method.windowed else None, 1 if decode else 2
+        layer_shape(method.family, 128, 8, 16, 16), method.key, 5000, 3 if method.windowed else None, 1 if decode else 2
     )
     tensors = Session(case, "cuda").tensors
     launches = list(method.launches(case, method.configs(case)[0], tensors, 0))
@@ -259,7 +259,7 @@ def offsets() -> list[Finding]:
     found = []
     for method in methods():
         case = Case(
-            replace(SUPER, family=method.family),
+            layer_shape(method.family, 128, 8, 64, 128),
             method.key,
             2100,
             4 if method.windowed else None,

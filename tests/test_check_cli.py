@@ -61,7 +61,7 @@ def test_without_a_gpu_it_interprets_and_compiles(worker: Worker, capsys: pytest
     assert {row["where"] for row in found["cases"]} == {"interpreter", "compile"}
     asked = {(row["method"], row["phase"]) for row in found["cases"]}
     assert asked == {(method.key, method.phase) for method in methods()}
-    assert {row["family"] for row in found["cases"]} == {"mamba2", "gdn"}
+    assert {row["family"] for row in found["cases"]} == {"mamba2", "gdn", "kda"}
     assert {row["tree"] for row in found["cases"] if row["phase"] == "decode"} == {None}
     assert {"0,0,0", None} <= {row["tree"] for row in found["cases"] if row["method"] == "snapshot"}
     assert found["statuses"] == {"ok": len(found["cases"])} and found["exit_code"] == 0
@@ -69,7 +69,8 @@ def test_without_a_gpu_it_interprets_and_compiles(worker: Worker, capsys: pytest
     assert first["rel_error"] == 1e-7 and first["checked"] == ["outputs", "bytes"]
     assert first["shape"] == {"family": "mamba2", "n_v_heads": 2, "n_k_heads": 1, "d_v": 80, "d_k": 16}
     compiled = [case for mode, case in worker.asked if mode == "compile"]
-    assert {case.shape for case in compiled} == {Shape("mamba2", 128, 8, 64, 128), Shape("gdn", 32, 16, 128, 128)}
+    wanted = {Shape("mamba2", 128, 8, 64, 128), Shape("gdn", 32, 16, 128, 128), Shape("kda", 32, 32, 128, 128)}
+    assert {case.shape for case in compiled} == wanted
     assert {case.batch for case in compiled} == {1, 256}
     assert worker.options[0]["settings"] == {"seed": 0, "check_only": True, "tune": False}
 
@@ -154,13 +155,12 @@ def test_with_a_gpu_the_same_cases_and_more_run_on_it(
     ("args", "words"),
     [
         (["--family", "mamba3"], ["--family", "mamba3", "mamba2, gdn, kda"]),
-        (["--family", "kda"], ["family", "kda", "no kernels"]),
         (["--method", "replai"], ["--method", "replai", "conventional, replay, ", ", all, FILE.py:METHOD"]),
         (["--method", "replay,nope"], ["--method", "nope"]),
         (["--method", "no/such.py:METHOD"], ["--method", "such.py:METHOD", "no such file"]),
         (["--method", f"{PLANTED}:NOT_A_METHOD"], ["--method", "NOT_A_METHOD", "RIGHT"]),
         (["--model", "no-such-model"], ["no-such-model"]),
-        (["--model", "kimi-linear-48b-a3b"], ["--model", "kimi-linear-48b-a3b", "kda", "mamba2, gdn"]),
+        (["--model", "kimi-linear-48b-a3b", "--family", "gdn"], ["--model", "kimi-linear-48b-a3b", "kda", "gdn"]),
         (["--model", "nemotron-nano", "--no-compile"], ["--model", "--no-compile"]),
         (["--seed", "-1"], ["--seed", "-1"]),
     ],

@@ -21,7 +21,7 @@ from perfkit.runner import signals_as_interrupts
 from perfkit.shape import FAMILIES, Shape
 
 #: Whose shape the kernels of a family are compiled for when no model is named.
-DEFAULT_MODELS = MappingProxyType({"mamba2": "nemotron-super", "gdn": "qwen3.5-4b"})
+DEFAULT_MODELS = MappingProxyType({"mamba2": "nemotron-super", "gdn": "qwen3.5-4b", "kda": "kimi-linear-48b-a3b"})
 #: Seconds that compiling one case for all targets may take.
 COMPILE_S = 300.0
 
