@@ -83,6 +83,7 @@ GPU_VERIFY_SAMPLES = (
     Sample(12, 1, 80, 128, 3, 8, "bfloat16", "bfloat16", draft_len=7),
     Sample(8, 8, 64, 128, 33, 16, "bfloat16", "float16", draft_len=8),
     Sample(16, 2, 128, 64, 2, 33, "float16", "float32", draft_len=16),
+    Sample(16, 2, 64, 128, 3, 32, "bfloat16", "float32", draft_len=16),
     Sample(16, 2, 64, 128, 5, 16, "bfloat16", "float32", every=True, draft_len=8, tree="0,0,1,1,2,2,3"),
     Sample(16, 2, 64, 128, 3, 6, "bfloat16", "float16", draft_len=6, tree="0,0,1,1,2"),
 )
@@ -112,7 +113,7 @@ def layer_shape(family: str, heads: int, groups: int, d_v: int, d_k: int) -> Sha
     return Shape(family, heads, heads if family == "kda" else groups, d_v, d_k)
 
 
-def _cases(method: Method, samples: Sequence[Sample]) -> list[Case]:
+def _cases(method: Method, samples: Sequence[Sample], *, interpreted: bool = False) -> list[Case]:
     found: list[Case] = []
     for turn, sample in enumerate(samples):
         shape = layer_shape(method.family, sample.heads, sample.groups, sample.d_v, sample.d_k)
@@ -122,13 +123,23 @@ def _cases(method: Method, samples: Sequence[Sample]) -> list[Case]:
         if (sample.tree is not None and not method.trees) or method.supports(case) is not None:
             continue
         configs = list(method.configs(case))
-        found += [with_config(case, item) for item in (configs if sample.every else [configs[turn % len(configs)]])]
+        chosen = (tiles(configs) if interpreted else configs) if sample.every else [configs[turn % len(configs)]]
+        found += [with_config(case, item) for item in chosen]
     return list(dict.fromkeys(found))
+
+
+def tiles(configs: Sequence[Config]) -> list[Config]:
+    """Return one configuration of each set of tiles: the interpreter knows neither warps, stages nor registers."""
+
+    def tile(config: Config) -> tuple[tuple[str, int], ...]:
+        return tuple(pair for pair in config.values if not pair[0].endswith(("warps", "stages", "maxnreg")))
+
+    return list({tile(config): config for config in reversed(configs)}.values())[::-1]
 
 
 def interpreter_cases(method: Method) -> list[Case]:
     """Return the cases of a method for the interpreter, one to three seconds of work each."""
-    return _cases(method, SAMPLES if method.phase == "decode" else VERIFY_SAMPLES)
+    return _cases(method, SAMPLES if method.phase == "decode" else VERIFY_SAMPLES, interpreted=True)
 
 
 def gpu_cases(method: Method) -> list[Case]:
