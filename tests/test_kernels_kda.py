@@ -24,6 +24,7 @@ KIMI = Shape("kda", 32, 32, 128, 128)
 CONVENTIONAL = get_method("kda", "conventional")
 REPLAY = get_method("kda", "replay")
 SNAPSHOT = get_method("kda", "snapshot", "verify")
+VERIFY = get_method("kda", "replay", "verify")
 
 
 def token(**arrays: Any) -> dict[str, torch.Tensor]:
@@ -230,6 +231,30 @@ def test_every_configuration_of_snapshots(config: Any) -> None:
     assert check_case(case, "cpu", config).reason is None
 
 
+@pytest.mark.parametrize("config", VERIFY.configs(Case(KIMI, "replay", 256, 16, 4)), ids=str)
+def test_every_configuration_of_replay_verify(config: Any) -> None:
+    case = Case(Shape("kda", 1, 1, 32, 128), "replay", 1, 5, 3, input_dtype="float32")
+    assert check_case(case, "cpu", config).reason is None
+
+
+def test_drafts_of_channels_that_underflow() -> None:
+    """Decays between drafts are sums of log decays: no overflow, no NaN, and the other channels are right."""
+    case = Case(SMALL, "replay", 2, 7, 4, "2", input_dtype="float32")
+    session = Session(case, "cpu")
+    t = session.tensors
+    t["drafts"].fill_(4)
+    for index in range(6):
+        t["accepted"][index % 64] = 2 if index else 0
+        state = VERIFY.committed(case, t, index)
+        FAMILY.fill_inputs(t, index)
+        t["gate"][..., ::3] = 60.0
+        t["gate"][:, ::2, :, 1::3] = -200.0
+        session.step(index)
+        for s in range(4):
+            state, out = FAMILY.reference(state, FAMILY.token(t, s))
+            assert torch.allclose(t["out"][:, s].double(), out, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("window", [18, 40])
 def test_replay_of_long_windows(window: int) -> None:
     case = Case(Shape("kda", 1, 1, 16, 16), "replay", 1, window, input_dtype="float32")
@@ -281,6 +306,13 @@ def test_bytes_by_hand() -> None:
     assert step.bytes_read == 256 * (state + inputs + 4 + 4 * heads + 7 * heads * 1024) + shared
     assert step.bytes_write == 256 * (2 * heads * 128 + 4 * heads + heads * 1024)
     assert REPLAY.step(KIMI, point, 15, True).bytes_write == 256 * (state + 2 * heads * 128 + 4 * heads)
+    point = Point.of(Case(KIMI, "replay", 256, 16, 4, "T"))
+    for flush in (False, True):
+        step = VERIFY.step(KIMI, point, 8, flush)
+        rows = (12 + 4) if flush else 2 * 12
+        assert step.bytes_read == 256 * (state + 4 * inputs + 8 * heads * 1024 + 8 * heads + rows) + shared
+        written = 4 * heads * (2 * 128 + 1024) + 4 * heads + flush * (state + 4 * heads)
+        assert (step.bytes_write, step.launches) == (256 * written, 2)
     verify = SNAPSHOT.step(KIMI, Point.of(Case(KIMI, "snapshot", 256, None, 4, "T")), 4, False)
     assert verify.bytes_read == 256 * (state + 4 * inputs + 12) + shared
     assert verify.bytes_write == 256 * 4 * (state + 2 * heads * 128)
@@ -292,4 +324,6 @@ def test_what_kernels_do_not_support_has_a_reason() -> None:
     assert "4 value heads and 2 key heads" in str(SNAPSHOT.supports(fewer))
     assert "input dtype int32" in str(CONVENTIONAL.supports(Case(SMALL, "conventional", 1, input_dtype="int32")))
     assert "window 65: 1 to 64" in str(REPLAY.supports(Case(SMALL, "replay", 1, 65)))
+    assert "a tree" in str(VERIFY.supports(Case(SMALL, "replay", 1, 8, 4, tree="0,0,1")))
+    assert "window 3: 4 to 64" in str(VERIFY.supports(Case(SMALL, "replay", 1, 3, 4)))
     assert "draft length T = 17" in str(SNAPSHOT.supports(Case(SMALL, "snapshot", 1, None, 17)))
