@@ -69,13 +69,17 @@ def draft_words(draft_len: int, acceptance: str, tree: str | None = None) -> lis
 
 
 def label(case: Case) -> str:
-    """Short text that says which case it is, as result lines show it: ``B256 L16 replay``, ``B256 T4 a1 snapshot``."""
+    """Short text that says which case it is, as result lines show it: ``B256 L16 replay``, ``B256 T4 a1 snapshot``.
+
+    Rows that do not flush together are said to be staggered.
+    """
     parts = [f"B{case.batch}", *draft_words(case.draft_len, case.acceptance, case.tree)]
     if case.window is not None:
         parts.append(f"L{case.window}")
     name = case.method.rsplit("/", 1)[-1] if ".py:" in case.method else case.method
     alias = case.option("alias")
-    return " ".join([*parts, f"{name}/{alias}" if alias else name])
+    phase = [] if case.flush_phase == "aligned" else [case.flush_phase]
+    return " ".join([*parts, f"{name}/{alias}" if alias else name, *phase])
 
 
 def is_plugin(key: str) -> bool:

@@ -26,11 +26,12 @@ def us(value: float | None) -> str:
 
 
 def case_text(row: Mapping[str, Any]) -> str:
-    """Return which case a row is: ``B256 L16 replay``, ``B256 T4 a1 L16 replay``, and the state's dtype if not FP32."""
+    """Return which case a row is: ``B256 L16 replay``, ``B256 T4 a1 L16 replay``; a state not in FP32, staggered."""
     method = str(row["method"]).rsplit("/", 1)[-1]
     parts = [f"B{row['batch']}", *draft_words(row["draft_len"], row["acceptance"], row["tree"]),
              f"L{row['window']}" if row.get("window") is not None else "", method,
-             "" if row["state_dtype"] == "float32" else row["state_dtype"]]  # fmt: skip
+             "" if row["state_dtype"] == "float32" else row["state_dtype"],
+             "" if row.get("flush_phase") in (None, "aligned") else row["flush_phase"]]  # fmt: skip
     return " ".join(part for part in parts if part)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from perfkit import cases
 from perfkit.errors import InputError
+from perfkit.method import Case
 from perfkit.profiles import load_gpu
 from perfkit.shape import Shape
 
@@ -400,3 +401,15 @@ def test_a_preset_with_trees(tmp_path: Path, verify):
         "B4", "B4 tree4 a2.7p", "B4 tree4 aT", "B4 tree3 aT"]  # fmt: skip
     chains = spec(preset=str(file), draft="3")
     assert (chains.trees, chains.drafts) == ((), (3,))
+
+
+def test_rows_that_do_not_flush_together_are_said_to_be_staggered() -> None:
+    from perfkit.cases import label
+    from perfkit.lastlines import case_text
+
+    case = Case(Shape("mamba2", 2, 1, 16, 16), "replay", 256, 16, 4, acceptance="1", flush_phase="staggered")
+    assert label(case) == "B256 T4 a1 L16 replay staggered"
+    row = {"batch": 256, "draft_len": 4, "acceptance": "1", "tree": None, "window": 16, "method": "replay",
+           "state_dtype": "float32", "flush_phase": "staggered"}  # fmt: skip
+    assert case_text(row) == "B256 T4 a1 L16 replay staggered"
+    assert case_text(row | {"flush_phase": "aligned"}) == "B256 T4 a1 L16 replay"
