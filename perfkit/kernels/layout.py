@@ -105,3 +105,16 @@ def columns(case: Case) -> int:
     plain tile gives it a whole warp, so that a sum along d_k takes three exchanges a row and not five.
     """
     return min(case.shape.d_k, 128 // int(DTYPE_BYTES[case.state_dtype]))
+
+
+def blocked_records(values: Any, slots: Any, at: Any, d_v: int) -> Any:
+    """Return records [batch, tokens, n_v_heads, d_v] of a ring whose rows of d_v lie in blocks.
+
+    Args:
+        values: [slots, n_v_heads, blocks, ring, block].
+        slots: [batch] int64.
+        at: [batch, tokens] int64, places in the ring.
+        d_v: rows of a head; the last block may hold more.
+    """
+    found = values[slots].permute(0, 3, 1, 2, 4).flatten(3)[..., :d_v]
+    return found[at.new_tensor(range(len(slots)))[:, None], at]

@@ -11,6 +11,7 @@ from perfkit.kernels.layout import (
     TokenBytes,
     VerifyBytes,
     accepted_nodes,
+    blocked_records,
     load_state,
     n_slots,
     row_bytes,
@@ -19,7 +20,7 @@ from perfkit.kernels.layout import (
     unsupported,
     unsupported_verify,
 )
-from perfkit.method import Point
+from perfkit.method import Case, Point
 from perfkit.shape import Shape
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "accepted_nodes",
     "load_state",
     "n_slots",
+    "records",
     "replay_tokens",
     "state",
     "store_state",
@@ -80,3 +82,17 @@ def replay_tokens(state: Any, cached: Mapping[str, Any], live: Any) -> Any:
         new = state * g.exp()[..., None, None] + u[..., None] * k[..., None, :]
         state = new.where(live[:, token, None, None, None], state)
     return state
+
+
+def records(case: Case, tensors: Mapping[str, Any], slots: Any, at: Any) -> dict[str, Any]:
+    """Return g, u and k of records as :func:`replay_tokens` takes them, from the rings.
+
+    Args:
+        case: whose rings they are.
+        tensors: with u_ring [slots, n_v_heads, blocks, ring, block], k_ring [slots, ring, n_k_heads, d_k] and g_ring
+            [slots, ring, n_v_heads].
+        slots: [batch] int64.
+        at: [batch, tokens] int64, places in the ring.
+    """
+    found = {name: tensors[f"{name}_ring"][slots[:, None], at] for name in ("g", "k")}
+    return {**found, "u": blocked_records(tensors["u_ring"], slots, at, case.shape.d_v)}

@@ -12,6 +12,7 @@ from perfkit.kernels.layout import (
     TokenBytes,
     VerifyBytes,
     accepted_nodes,
+    blocked_records,
     load_state,
     n_slots,
     row_bytes,
@@ -111,5 +112,4 @@ def records(case: Case, tensors: Mapping[str, Any], slots: Any, at: Any) -> dict
     """
     rows = at.new_tensor(range(len(slots)))[:, None]
     found = {name: tensors[f"{name}_ring"][slots].transpose(1, 2)[rows, at] for name in ("g", "k")}
-    u = tensors["u_ring"][slots].permute(0, 3, 1, 2, 4).flatten(3)[..., : case.shape.d_v]
-    return {**found, "u": u[rows, at]}
+    return {**found, "u": blocked_records(tensors["u_ring"], slots, at, case.shape.d_v)}

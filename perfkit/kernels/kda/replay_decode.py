@@ -22,20 +22,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from perfkit.kernels import ring
+from perfkit.kernels import replay
 from perfkit.kernels.gates import inverse_norm, sigmoid, softplus
 from perfkit.kernels.gdn.replay_parts import saturated
 from perfkit.kernels.kda import layout
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.layout import columns
-from perfkit.kernels.mamba2.replay_commit import BLOCK, value_blocks
+from perfkit.kernels.replay import SMALL_BATCH_HEADS, correction_dtype, ring_slots
+from perfkit.kernels.replay_commit import BLOCK, value_blocks
 from perfkit.kernels.ring import cursor_h, cursor_origin, cursor_pack, wrap
-from perfkit.method import Buffer, Case, Config, Launch, Method, Number, Point, Step
-from perfkit.roofline.flops import delta_materialized_decode_flops, delta_output_only_decode_flops
-from perfkit.roofline.traffic import layer_record_bytes, replay_decode_counts
-from perfkit.shape import Shape
+from perfkit.method import Buffer, Case, Config, Launch
 
 
 @triton.jit
@@ -169,28 +165,17 @@ def _kda_replay_decode_kernel(
             tl.store(out + v, (seen + u * kq_now).to(out_ptr.dtype.element_ty), mask=live)
 
 
-#: Longest window: a head's decayed keys are on chip at once.
-MAX_WINDOW = 64
-
-
-class ReplayDecode(Method):
+class ReplayDecode(replay.ReplayDecode):
     """1R a step, 1R + 1W at a flush, plus the records."""
 
-    key = "replay"
     family = "kda"
-    phase = "decode"
     source = "paper, Alg. 4, Eq. 8; arXiv 2510.26692"
-    windowed = True
-
-    def supports(self, case: Case) -> str | None:
-        """Return None, or why not."""
-        if case.window is None or not 1 <= case.window <= MAX_WINDOW:
-            return f"window {case.window}: 1 to {MAX_WINDOW}"
-        return layout.unsupported(case)
+    layout = layout
+    max_window = 64
 
     def rounds(self, case: Case) -> str | None:
         """Corrections are kept in FP16, in FP32 where inputs are."""
-        return None if case.input_dtype == "float32" else "float16"
+        return correction_dtype(case)
 
     def buffers(self, case: Case) -> dict[str, Buffer]:
         """Return checkpoint, ring and cursors, all of them read and written.
@@ -200,7 +185,7 @@ class ReplayDecode(Method):
         and not normalized, g_ring [slots, n_heads, ring, d_k] float32, the log decays; cursor [slots, n_heads] int32.
         ring = window + draft_len.
         """
-        shape, slots, n_ring = case.shape, layout.n_slots(case), self.ring_slots(case)
+        shape, slots, n_ring = case.shape, layout.n_slots(case), ring_slots(case)
         keys = (slots, shape.n_v_heads, n_ring, shape.d_k)
         blocks = (slots, shape.n_v_heads, value_blocks(shape), n_ring, BLOCK)
         return {
@@ -211,11 +196,6 @@ class ReplayDecode(Method):
             "cursor": Buffer((slots, shape.n_v_heads), "int32", "cursor"),
         }
 
-    @staticmethod
-    def ring_slots(case: Case) -> int:
-        """Return the physical length of the ring."""
-        return (case.window or 1) + case.draft_len
-
     def launches(self, case: Case, config: Config, tensors: Mapping[str, Any], step: int = 0) -> Iterable[Launch]:
         """One launch, a program per row and head; commit and flush are inside."""
         shape, t = case.shape, tensors
@@ -224,7 +204,7 @@ class ReplayDecode(Method):
             _kda_replay_decode_kernel,
             (case.batch * shape.n_v_heads,),
             (t["state"], t["u_ring"], t["k_ring"], t["g_ring"], t["cursor"], *(t[name] for name in inputs), t["a_log"],
-             t["dt_bias"], t["slots"], t["out"], case.window, self.ring_slots(case), shape.d_v,
+             t["dt_bias"], t["slots"], t["out"], case.window, ring_slots(case), shape.d_v,
              *(t[name].stride(0) for name in inputs)),
             {"N_HEADS": shape.n_v_heads, "D_V": shape.d_v, "D_K": shape.d_k, "ROWS": config["rows"],
              "COLS": columns(case), "FOLD_ROWS": config["fold_rows"],
@@ -233,52 +213,9 @@ class ReplayDecode(Method):
             {"num_warps": config["warps"], "num_stages": config["stages"]} | ({"maxnreg": limit} if limit else {}),
         )  # fmt: skip
 
-    def start(self, case: Case, tensors: Mapping[str, Any], state: Any, origin: Any = 0) -> None:
-        """Store the checkpoint and empty the ring."""
-        layout.store_state(tensors, state)
-        slots = tensors["slots"].long()
-        live = slots >= 0
-        starts = slots.new_zeros(slots.shape) + origin
-        tensors["cursor"][slots[live]] = (ring.pack(0) + (starts << 15)).to(tensors["cursor"].dtype)[live, None]
-
-    def committed(self, case: Case, tensors: Mapping[str, Any], step: int = 0) -> Any:
-        """Return Replay(checkpoint, records) of every row in float64; zeros for padded rows. Source: paper, Eq. 5."""
-        slots = tensors["slots"].long().clamp(min=0)
-        cursor = tensors["cursor"][slots][:, 0].long()  # the heads of a row agree
-        h, origin = ring.committed_h(cursor), ring.origin_of(cursor)
-        j = cursor.new_tensor(range(case.window or 1))[None, :]
-        at = (origin[:, None] + j) % self.ring_slots(case)
-        live = (j < h[:, None]) & tensors["slots"].ge(0)[:, None]
+    def replayed(self, case: Case, tensors: Mapping[str, Any], slots: Any, at: Any, live: Any) -> Any:
+        """Return the rows' checkpoints advanced by records (g, u, k). Source: paper, Eq. 5 and 8."""
         return layout.replay_tokens(layout.load_state(tensors), layout.records(case, tensors, slots, at), live)
-
-    def period(self, case: Case) -> int:
-        """L steps bring h back; the ring's origin need not come back, since no time depends on it."""
-        return case.window or 1
-
-    def step(self, shape: Shape, point: Point, h: Number, flush: Number) -> Step:
-        """Count checkpoint, records, cursors, and the token's inputs and output."""
-        token = layout.token_bytes(shape, point)
-        elements = shape.state_elements
-        cursor = 4 * shape.n_v_heads
-        record = layer_record_bytes(shape, point.input_bytes)
-        flush = np.asarray(flush, dtype=bool)
-        output = delta_output_only_decode_flops(shape.d_v, shape.d_k, h)
-        fold = delta_materialized_decode_flops(shape.d_v, shape.d_k, h)
-        write = token.write + cursor + np.where(flush, elements * point.state_bytes, record)
-        return Step(
-            bytes_read=point.batch * (elements * point.read_bytes + token.read + cursor + h * record) + token.shared,
-            bytes_write=point.batch * write,
-            flops=point.batch * shape.n_v_heads * np.where(flush, fold, output),
-            shared_read=token.shared,
-        )
-
-    def paper(self, shape: Shape, point: Point) -> Step:
-        """Count checkpoint and records of a step, amortized over a window. Source: paper, Eq. 13."""
-        heads = point.batch * shape.n_v_heads
-        counts = replay_decode_counts(shape, point.window, point.state_bytes)
-        h = (point.window - 1) / 2
-        flops = heads * delta_output_only_decode_flops(shape.d_v, shape.d_k, h)
-        return Step(heads * counts.bytes_read, heads * counts.bytes_write, flops)
 
     def configs(self, case: Case) -> Sequence[Config]:
         """Return rows a tile, warps, pipeline stages, the fold's rows and a limit of registers (0: none).
@@ -300,8 +237,5 @@ class ReplayDecode(Method):
             for rows, warps, stages, fold_rows, limit in ((*wide, *tiled) if small else (*tiled, *wide))
         ]
 
-
-#: Up to this many rows times heads, configurations for small batches come first.
-SMALL_BATCH_HEADS = 1024
 
 METHOD = ReplayDecode()

@@ -22,15 +22,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from perfkit.kernels import ring
+from perfkit.kernels import replay
 from perfkit.kernels.gates import inverse_norm, sigmoid, softplus
 from perfkit.kernels.gdn.replay_parts import saturated
 from perfkit.kernels.kda import layout
 from perfkit.kernels.lang import tl, triton
-from perfkit.kernels.mamba2.replay_commit import BLOCK, value_blocks
-from perfkit.kernels.mamba2.replay_verify import at_least_16, ring_slots
+from perfkit.kernels.replay import at_least_16, correction_dtype, ring_slots
+from perfkit.kernels.replay_commit import BLOCK, value_blocks
 from perfkit.kernels.ring import (
     cursor_h,
     cursor_marked,
@@ -46,16 +44,7 @@ from perfkit.method import (
     Case,
     Config,
     Launch,
-    Method,
-    Number,
-    Point,
-    Step,
-    constant_acceptance,
 )
-from perfkit.roofline.cursor import period
-from perfkit.roofline.flops import delta_output_only_verify_flops
-from perfkit.roofline.traffic import layer_record_bytes, record_bytes, state_bytes
-from perfkit.shape import Shape
 
 
 @triton.jit
@@ -281,31 +270,23 @@ def _kda_replay_output_kernel(
                 j, n, place, stride_v, v[:, None], live, N_HEADS, D_V, POSITIONS, BLOCK, SPLIT)  # fmt: skip
 
 
-#: Longest window: a head's decayed keys are on chip at once.
-MAX_WINDOW = 64
-
-
-class ReplayVerify(Method):
+class ReplayVerify(replay.ReplayVerify):
     """1R a step, 1R + 1W at a flush, plus the records."""
 
-    key = "replay"
     family = "kda"
-    phase = "verify"
     source = "paper, Alg. 5, Eq. 9 to 11; arXiv 2510.26692"
-    windowed = True
-    apart = True
+    layout = layout
+    max_window = 64
 
     def supports(self, case: Case) -> str | None:
         """Return None, or why not."""
         if case.tree is not None:
             return "a tree: decays of drafts are sums along one chain here"
-        if case.window is None or not case.depth <= case.window <= MAX_WINDOW:
-            return f"window {case.window}: {case.depth} to {MAX_WINDOW}"
-        return layout.unsupported_verify(case)
+        return super().supports(case)
 
     def rounds(self, case: Case) -> str | None:
         """Corrections are kept in FP16, in FP32 where inputs are."""
-        return None if case.input_dtype == "float32" else "float16"
+        return correction_dtype(case)
 
     def buffers(self, case: Case) -> dict[str, Buffer]:
         """Return checkpoint, ring and cursors, all of them read and written.
@@ -361,69 +342,9 @@ class ReplayVerify(Method):
             {"num_warps": config["warps"], "num_stages": config["stages"]},
         )
 
-    def start(self, case: Case, tensors: Mapping[str, Any], state: Any, origin: Any = 0) -> None:
-        """Store the checkpoint and empty the ring."""
-        layout.store_state(tensors, state)
-        slots = tensors["slots"].long()
-        live = slots >= 0
-        starts = slots.new_zeros(slots.shape) + origin
-        tensors["cursor"][slots[live]] = (ring.pack(0) + (starts << 15)).to(tensors["cursor"].dtype)[live, None]
-
-    def committed(self, case: Case, tensors: Mapping[str, Any], step: int = 0) -> Any:
-        """Return Replay(checkpoint, committed records) of every row in float64; zeros for padded rows.
-
-        The h records of the cursor, then the accepted ones of the T behind them. Source: paper, Eq. 5 and 8.
-        """
-        slots = tensors["slots"].long().clamp(min=0)
-        cursor = tensors["cursor"][slots][:, 0].long()  # the heads of a row agree
-        h, origin = ring.committed_h(cursor), ring.origin_of(cursor)
-        nodes = case.draft_len
-        j = cursor.new_tensor(range((case.window or 1) + nodes))[None, :]
-        at = (origin[:, None] + j) % ring_slots(case)
-        accepted = layout.accepted_nodes(tensors, step, nodes)
-        pending = (j - h[:, None]).clamp(0, nodes - 1)
-        is_draft = (j >= h[:, None]) & (j < h[:, None] + nodes)
-        live = (j < h[:, None]) | (is_draft & accepted.gather(1, pending))
-        live &= tensors["slots"].ge(0)[:, None]
+    def replayed(self, case: Case, tensors: Mapping[str, Any], slots: Any, at: Any, live: Any) -> Any:
+        """Return the rows' checkpoints advanced by records (g, u, k). Source: paper, Eq. 5 and 8."""
         return layout.replay_tokens(layout.load_state(tensors), layout.records(case, tensors, slots, at), live)
-
-    def period(self, case: Case) -> int:
-        """A cycle of constant acceptance: h starts at a and is back there after the step that flushes."""
-        a = constant_acceptance(case)
-        return super().period(case) if a is None else int(period(case.window, case.depth, a))
-
-    def step(self, shape: Shape, point: Point, h: Number, flush: Number) -> Step:
-        """Count what each launch moves of checkpoint, records, cursors, inputs and outputs.
-
-        The flushing launch looks at every row, the launch of outputs at every row's mark.
-        """
-        io = layout.verify_bytes(shape, point)
-        cursor = 4 * shape.n_v_heads
-        record = layer_record_bytes(shape, point.input_bytes)
-        flush = np.asarray(flush, dtype=bool)
-        elements = shape.state_elements
-        read = elements * point.read_bytes + io.read + h * record
-        read += io.row + cursor + np.where(flush, 4, io.row) + cursor
-        write = io.write + point.draft_len * record + cursor + flush * (cursor + elements * point.state_bytes)
-        outputs = delta_output_only_verify_flops(shape.d_v, shape.d_k, np.where(flush, 0, h), point.draft_len)
-        fold = flush * (2 * np.asarray(h) + 1) * shape.d_v * shape.d_k
-        return Step(
-            bytes_read=point.batch * read + io.shared,
-            bytes_write=point.batch * write,
-            flops=point.batch * shape.n_v_heads * (outputs + fold),
-            launches=2,
-            serial=0,
-            shared_read=io.shared,
-        )
-
-    def paper(self, shape: Shape, point: Point) -> Step:
-        """Count checkpoint and records of a step over a cycle of L / a steps. Source: paper, App. C.5, Eq. 15."""
-        heads, a, window = point.batch * shape.n_v_heads, point.accepted, point.window
-        size, record = state_bytes(shape, point.state_bytes), record_bytes(shape)
-        read = size + record * (window - a) / 2
-        write = size * a / window + record * point.draft_len * (1 - a / window)
-        flops = delta_output_only_verify_flops(shape.d_v, shape.d_k, (window - a) / 2, point.draft_len)
-        return Step(heads * read, heads * write, heads * flops, launches=2, serial=0)
 
     def configs(self, case: Case) -> Sequence[Config]:
         """Return rows a tile, warps and stages of outputs, and rows and warps of the fold."""

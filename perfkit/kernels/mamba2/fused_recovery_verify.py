@@ -25,6 +25,7 @@ from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.layout import columns
 from perfkit.kernels.mamba2 import layout
 from perfkit.kernels.mamba2.snapshot_verify import input_strides
+from perfkit.kernels.replay import SMALL_BATCH_HEADS
 from perfkit.method import ACCEPTANCE_STEPS, Buffer, Case, Config, Launch, Method, Number, Point, Step
 from perfkit.roofline.flops import conventional_flops
 from perfkit.roofline.state_traffic import state_traffic
@@ -248,8 +249,5 @@ def _replay_flops(shape: Shape, n: Number) -> Number:
     """Return the FLOPs of a head's replay of n tokens: one decay, then a multiplication and an addition a token."""
     return (2 * n + np.greater(n, 0)) * shape.d_v * shape.d_k
 
-
-#: Up to this many rows times heads, configurations for small batches come first.
-SMALL_BATCH_HEADS = 1024
 
 METHOD = FusedRecoveryVerify()

@@ -18,17 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from perfkit.kernels import ring
+from perfkit.kernels import replay, ring
 from perfkit.kernels.gates import softplus
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.mamba2 import layout
+from perfkit.kernels.replay import SMALL_BATCH_HEADS, ring_slots
 from perfkit.kernels.ring import cursor_h, cursor_origin, cursor_pack, wrap
-from perfkit.method import Buffer, Case, Config, Launch, Method, Number, Point, Step
-from perfkit.roofline.flops import materialized_decode_flops, output_only_decode_flops
-from perfkit.roofline.traffic import layer_record_bytes, replay_decode_counts
-from perfkit.shape import Shape
+from perfkit.method import Buffer, Case, Config, Launch
 
 
 @triton.jit
@@ -202,24 +198,13 @@ def _replay_decode_kernel(
         )  # fmt: skip
 
 
-#: Longest window: the records of a program's heads are held on chip at once.
-MAX_WINDOW = 128
-
-
-class ReplayDecode(Method):
+class ReplayDecode(replay.ReplayDecode):
     """1R a step, 1R + 1W at a flush, plus the records."""
 
-    key = "replay"
     family = "mamba2"
-    phase = "decode"
     source = "paper, Alg. 1, Eq. 14"
-    windowed = True
-
-    def supports(self, case: Case) -> str | None:
-        """Return None, or why not."""
-        if case.window is None or not 1 <= case.window <= MAX_WINDOW:
-            return f"window {case.window}: 1 to {MAX_WINDOW}"
-        return layout.unsupported(case)
+    layout = layout
+    max_window = 128
 
     def buffers(self, case: Case) -> dict[str, Buffer]:
         """Return checkpoint, ring and cursors, all of them read and written.
@@ -228,7 +213,7 @@ class ReplayDecode(Method):
         k_ring [slots, ring, n_k_heads, d_k] in the input dtype, dt_ring [slots, ring, n_v_heads] float32 after bias and
         softplus; cursor [slots, n_v_heads] int32. ring = window + draft_len.
         """
-        shape, slots, n_ring = case.shape, layout.n_slots(case), self.ring_slots(case)
+        shape, slots, n_ring = case.shape, layout.n_slots(case), ring_slots(case)
         return {
             "state": layout.state(case),
             "x_ring": Buffer((slots, n_ring, shape.n_v_heads, shape.d_v), case.input_dtype, "record"),
@@ -236,11 +221,6 @@ class ReplayDecode(Method):
             "dt_ring": Buffer((slots, n_ring, shape.n_v_heads), "float32", "record"),
             "cursor": Buffer((slots, shape.n_v_heads), "int32", "cursor"),
         }
-
-    @staticmethod
-    def ring_slots(case: Case) -> int:
-        """Return the physical length of the ring."""
-        return (case.window or 1) + case.draft_len
 
     def launches(self, case: Case, config: Config, tensors: Mapping[str, Any], step: int = 0) -> Iterable[Launch]:
         """One launch, a program per row and ``heads`` heads; commit and flush are inside."""
@@ -251,7 +231,7 @@ class ReplayDecode(Method):
             _replay_decode_kernel,
             (case.batch * shape.n_v_heads // config["heads"],),
             (t["state"], t["x_ring"], t["k_ring"], t["dt_ring"], t["cursor"], t["x"], t["k"], t["q"], t["dt"], t["a"],
-             t["dt_bias"], t["d_skip"], t["slots"], t["out"], case.window, self.ring_slots(case), shape.d_v, shape.d_k,
+             t["dt_bias"], t["d_skip"], t["slots"], t["out"], case.window, ring_slots(case), shape.d_v, shape.d_k,
              t["x"].stride(0), t["k"].stride(0), t["q"].stride(0), t["dt"].stride(0)),
             {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k,
              "SPLIT": case.input_dtype == "bfloat16", "HEADS": config["heads"], "ROWS": config["rows"],
@@ -262,21 +242,13 @@ class ReplayDecode(Method):
             | ({"maxnreg": values["maxnreg"]} if "maxnreg" in values else {}),
         )  # fmt: skip
 
-    def start(self, case: Case, tensors: Mapping[str, Any], state: Any, origin: Any = 0) -> None:
-        """Store the checkpoint and empty the ring."""
-        layout.store_state(tensors, state)
-        slots = tensors["slots"].long()
-        live = slots >= 0
-        starts = slots.new_zeros(slots.shape) + origin
-        tensors["cursor"][slots[live]] = (ring.pack(0) + (starts << 15)).to(tensors["cursor"].dtype)[live, None]
-
     def committed(self, case: Case, tensors: Mapping[str, Any], step: int = 0) -> Any:
         """Return Replay(checkpoint, records) of every row in float64; zeros for padded rows. Source: paper, Eq. 5."""
         slots = tensors["slots"].long().clamp(min=0)
         state = layout.load_state(tensors)
         cursor = tensors["cursor"][slots].long()  # [batch, n_v_heads]
         h, origin = ring.committed_h(cursor), ring.origin_of(cursor)
-        n_ring, group = self.ring_slots(case), case.shape.heads_per_group
+        n_ring, group = ring_slots(case), case.shape.heads_per_group
         a = tensors["a"].double()
         rows = slots.new_tensor(range(len(slots)))[:, None]
         heads = slots.new_tensor(range(case.shape.n_v_heads))[None, :]
@@ -290,35 +262,6 @@ class ReplayDecode(Method):
             new = state * (a * dt).exp()[..., None, None] + (dt[..., None] * x)[..., None] * k[..., None, :]
             state = new.where(mine[..., None, None], state)
         return state[rows[:, 0]]
-
-    def period(self, case: Case) -> int:
-        """L steps bring h back; the ring's origin need not come back, since no time depends on it."""
-        return case.window or 1
-
-    def step(self, shape: Shape, point: Point, h: Number, flush: Number) -> Step:
-        """Count checkpoint, records, cursors, and the token's inputs and output."""
-        token = layout.token_bytes(shape, point)
-        elements = shape.state_elements
-        cursor = 4 * shape.n_v_heads
-        record = layer_record_bytes(shape, point.input_bytes)
-        flush = np.asarray(flush, dtype=bool)
-        output = output_only_decode_flops(shape.d_v, shape.d_k, h)
-        fold = materialized_decode_flops(shape.d_v, shape.d_k, h)
-        write = token.write + cursor + np.where(flush, elements * point.state_bytes, record)
-        return Step(
-            bytes_read=point.batch * (elements * point.read_bytes + token.read + cursor + h * record) + token.shared,
-            bytes_write=point.batch * write,
-            flops=point.batch * shape.n_v_heads * np.where(flush, fold, output),
-            shared_read=token.shared,
-        )
-
-    def paper(self, shape: Shape, point: Point) -> Step:
-        """Count checkpoint and records of a step, amortized over a window. Source: paper, Eq. 13."""
-        heads = point.batch * shape.n_v_heads
-        counts = replay_decode_counts(shape, point.window, point.state_bytes)
-        h = (point.window - 1) / 2
-        flops = heads * output_only_decode_flops(shape.d_v, shape.d_k, h)
-        return Step(heads * counts.bytes_read, heads * counts.bytes_write, flops)
 
     def configs(self, case: Case) -> Sequence[Config]:
         """Return heads a program, rows a tile, warps, pipeline stages, and the fold's tile.
@@ -345,8 +288,5 @@ class ReplayDecode(Method):
         ]
         return found or [Config.of(heads=1, rows=16, warps=4 * scale, stages=1, fold_rows=16, fold_cols=64)]
 
-
-#: Up to this many rows times heads, configurations for small batches come first.
-SMALL_BATCH_HEADS = 1024
 
 METHOD = ReplayDecode()

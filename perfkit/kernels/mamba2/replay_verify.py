@@ -13,7 +13,7 @@ need beside it is computed at once and up front, then all tiles follow in one pi
 One CUDA graph serves rows that flush and rows that do not. What the step before committed is added to the cursors at
 the start of the next one, by the programs that own them (:mod:`perfkit.kernels.ring`), so that a chain needs no commit
 launch, and a row that sits out keeps its acceptance. A tree's accepted path is gathered to the front by a launch of
-its own (:mod:`perfkit.kernels.mamba2.replay_commit`).
+its own (:mod:`perfkit.kernels.replay_commit`).
 
 Source: paper, Alg. 2, Eq. 6, App. D; the masks of a tree are the ancestors of its nodes instead of all nodes before.
 """
@@ -23,15 +23,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from perfkit.kernels import ring
+from perfkit.kernels import replay
 from perfkit.kernels.lang import tl, triton
+from perfkit.kernels.layout import blocked_records
 from perfkit.kernels.mamba2 import layout
-from perfkit.kernels.mamba2.replay_commit import BLOCK, commit_bytes, commit_launch, value_blocks
 from perfkit.kernels.mamba2.replay_parts import draft_weights, folds, key_products
 from perfkit.kernels.paths import committed_by, paths
 from perfkit.kernels.products import of_head, product, product_exact, product_onto
+from perfkit.kernels.replay import SMALL_BATCH_HEADS, at_least_16, ring_slots
+from perfkit.kernels.replay_commit import BLOCK, commit_launch, value_blocks
 from perfkit.kernels.ring import (
     cursor_h,
     cursor_marked,
@@ -47,16 +47,7 @@ from perfkit.method import (
     Case,
     Config,
     Launch,
-    Method,
-    Number,
-    Point,
-    Step,
-    constant_acceptance,
 )
-from perfkit.roofline.cursor import period
-from perfkit.roofline.flops import output_only_verify_flops
-from perfkit.roofline.traffic import layer_record_bytes, record_bytes, state_bytes
-from perfkit.shape import Shape
 
 
 @triton.jit
@@ -259,26 +250,14 @@ def _replay_output_kernel(
                  mask=live & (p < n)[None, :])  # fmt: skip
 
 
-#: Longest window: the records of a program's heads are held on chip at once.
-MAX_WINDOW = 64
-
-
-class ReplayVerify(Method):
+class ReplayVerify(replay.ReplayVerify):
     """1R a step, 1R + 1W at a flush, plus the records."""
 
-    key = "replay"
     family = "mamba2"
-    phase = "verify"
     source = "paper, Alg. 2, Eq. 6"
-    windowed = True
+    layout = layout
+    max_window = 64
     trees = True
-    apart = True
-
-    def supports(self, case: Case) -> str | None:
-        """Return None, or why not."""
-        if case.window is None or not case.depth <= case.window <= MAX_WINDOW:
-            return f"window {case.window}: {case.depth} to {MAX_WINDOW}"
-        return layout.unsupported_verify(case)
 
     def buffers(self, case: Case) -> dict[str, Buffer]:
         """Return checkpoint, ring and cursors, all of them read and written.
@@ -330,73 +309,11 @@ class ReplayVerify(Method):
                 {"num_warps": config[f"{prefix}warps"], "num_stages": stages} | ({"maxnreg": limit} if limit else {}),
             )  # fmt: skip
 
-    def start(self, case: Case, tensors: Mapping[str, Any], state: Any, origin: Any = 0) -> None:
-        """Store the checkpoint and empty the ring."""
-        layout.store_state(tensors, state)
-        slots = tensors["slots"].long()
-        live = slots >= 0
-        starts = slots.new_zeros(slots.shape) + origin
-        tensors["cursor"][slots[live]] = (ring.pack(0) + (starts << 15)).to(tensors["cursor"].dtype)[live, None]
-
-    def committed(self, case: Case, tensors: Mapping[str, Any], step: int = 0) -> Any:
-        """Return Replay(checkpoint, committed records) of every row in float64; zeros for padded rows.
-
-        The h records of the cursor, then the accepted ones of the T behind them. Source: paper, Eq. 5.
-        """
-        slots = tensors["slots"].long().clamp(min=0)
-        cursor = tensors["cursor"][slots][:, 0].long()  # the heads of a row agree
-        h, origin = ring.committed_h(cursor), ring.origin_of(cursor)
-        n_ring, nodes = ring_slots(case), case.draft_len
-        j = cursor.new_tensor(range((case.window or 1) + nodes))[None, :]
-        at = (origin[:, None] + j) % n_ring
-        accepted = layout.accepted_nodes(tensors, step, nodes)
-        pending = (j - h[:, None]).clamp(0, nodes - 1)
-        is_draft = (j >= h[:, None]) & (j < h[:, None] + nodes)
-        live = (j < h[:, None]) | (is_draft & accepted.gather(1, pending))
-        live &= tensors["slots"].ge(0)[:, None]
+    def replayed(self, case: Case, tensors: Mapping[str, Any], slots: Any, at: Any, live: Any) -> Any:
+        """Return the rows' checkpoints advanced by records (dt, x, k). Source: paper, Eq. 5."""
         cached = {name: tensors[f"{name}_ring"][slots[:, None], at] for name in ("dt", "k")}
-        x = tensors["x_ring"][slots].permute(0, 3, 1, 2, 4).flatten(3)[..., : case.shape.d_v]
-        cached["x"] = x[at.new_tensor(range(len(slots)))[:, None], at]
+        cached["x"] = blocked_records(tensors["x_ring"], slots, at, case.shape.d_v)
         return layout.replay_tokens(tensors, layout.load_state(tensors), cached, live)
-
-    def period(self, case: Case) -> int:
-        """A cycle of constant acceptance: h starts at a and is back there after the step that flushes."""
-        a = constant_acceptance(case)
-        return super().period(case) if a is None else int(period(case.window, case.depth, a))
-
-    def step(self, shape: Shape, point: Point, h: Number, flush: Number) -> Step:
-        """Count what each launch moves of checkpoint, records, cursors, inputs and outputs.
-
-        The flushing launch looks at every row, the launch of outputs at every row's mark.
-        """
-        io = layout.verify_bytes(shape, point)
-        cursor = 4 * shape.n_v_heads
-        record = layer_record_bytes(shape, point.input_bytes)
-        flush = np.asarray(flush, dtype=bool)
-        gathered = commit_bytes(shape, point)
-        elements = shape.state_elements
-        read = elements * point.read_bytes + io.read + h * record
-        read += io.row + cursor + np.where(flush, 4, io.row) + cursor + gathered[0]
-        write = io.write + point.draft_len * record + cursor + flush * (cursor + elements * point.state_bytes)
-        outputs = output_only_verify_flops(shape.d_v, shape.d_k, np.where(flush, 0, h), point.draft_len)
-        fold = flush * (2 * np.asarray(h) + 1) * shape.d_v * shape.d_k
-        return Step(
-            bytes_read=point.batch * read + io.shared,
-            bytes_write=point.batch * (write + gathered[1]),
-            flops=point.batch * shape.n_v_heads * (outputs + fold),
-            launches=3 if point.tree else 2,
-            serial=0,
-            shared_read=io.shared,
-        )
-
-    def paper(self, shape: Shape, point: Point) -> Step:
-        """Count checkpoint and records of a step over a cycle of L / a steps. Source: paper, App. C.5, Eq. 15."""
-        heads, a, window = point.batch * shape.n_v_heads, point.accepted, point.window
-        size, record = state_bytes(shape, point.state_bytes), record_bytes(shape)
-        read = size + record * (window - a) / 2
-        write = size * a / window + record * point.draft_len * (1 - a / window)
-        flops = output_only_verify_flops(shape.d_v, shape.d_k, (window - a) / 2, point.draft_len)
-        return Step(heads * read, heads * write, heads * flops, launches=3 if point.tree else 2, serial=0)
 
     def configs(self, case: Case) -> Sequence[Config]:
         """Return heads a program, rows a tile, warps, stages and a limit of registers, of outputs and of the fold.
@@ -432,20 +349,6 @@ class ReplayVerify(Method):
                       **dict(zip([f"fold_{name}" for name in names], two, strict=True)))
             for one, two in pairs
         ]  # fmt: skip
-
-
-#: Up to this many rows times heads, programs of one head come first.
-SMALL_BATCH_HEADS = 1024
-
-
-def at_least_16(n: int) -> int:
-    """Return the power of two that holds n records, and 16 at least: the shortest sum of the matrix unit."""
-    return int(triton.next_power_of_2(max(n, 16)))
-
-
-def ring_slots(case: Case) -> int:
-    """Return the physical length of the ring: L committed records and T drafts."""
-    return (case.window or 1) + case.draft_len
 
 
 METHOD = ReplayVerify()

@@ -23,6 +23,7 @@ from typing import Any
 from perfkit.kernels.gates import softplus
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.mamba2 import layout
+from perfkit.kernels.replay import SMALL_BATCH_HEADS
 from perfkit.method import Case, Config, Launch, Number, Point
 from perfkit.shape import Shape
 
@@ -200,10 +201,6 @@ def scan_bytes(shape: Shape, point: Point) -> tuple[Number, Number, Number]:
     io = layout.verify_bytes(shape, point)
     row = io.row - 4  # the acceptance is the replay's to read
     return shape.state_elements * point.state_bytes + io.read + row, io.write + io.keep, io.shared
-
-
-#: Up to this many rows times heads, a program takes a whole head at once: then all of its loads are in flight.
-SMALL_BATCH_HEADS = 1024
 
 
 def scan_configs(case: Case) -> Sequence[Mapping[str, int]]:
