@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from perfkit.kernels import baselines
 from perfkit.kernels.gates import inverse_norm, sigmoid, softplus
 from perfkit.kernels.gdn import layout
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.layout import columns
-from perfkit.method import Buffer, Case, Config, Launch, Method, Number, Point, Step
-from perfkit.roofline.flops import delta_conventional_flops
-from perfkit.shape import Shape
+from perfkit.method import Case, Config, Launch
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -61,21 +60,12 @@ def _gdn_conventional_decode_kernel(
     tl.store(out_ptr + (row * N_V + head) * D_V + r, out.to(out_ptr.dtype.element_ty), mask=live)
 
 
-class ConventionalDecode(Method):
+class ConventionalDecode(baselines.Conventional):
     """1R + 1W of the state at every step."""
 
-    key = "conventional"
     family = "gdn"
-    phase = "decode"
     source = "paper, §2.1, App. C.1"
-
-    def supports(self, case: Case) -> str | None:
-        """Return None, or why not: d_k must be a power of two."""
-        return layout.unsupported(case)
-
-    def buffers(self, case: Case) -> dict[str, Buffer]:
-        """Return ``state`` [slots, n_v_heads, d_v, d_k] in the state dtype, read and written."""
-        return {"state": layout.state(case)}
+    layout = layout
 
     def launches(self, case: Case, config: Config, tensors: Mapping[str, Any], step: int = 0) -> Iterable[Launch]:
         """One launch: a program per row, head and tile of ``rows`` rows of the state."""
@@ -89,30 +79,6 @@ class ConventionalDecode(Method):
              "ROWS": config["rows"], "COLS": columns(case)},
             {"num_warps": config["warps"], "num_stages": 1},
         )  # fmt: skip
-
-    def start(self, case: Case, tensors: Mapping[str, Any], state: Any, origin: Any = 0) -> None:
-        """Store the rows' states in their slots."""
-        layout.store_state(tensors, state)
-
-    def committed(self, case: Case, tensors: Mapping[str, Any], step: int = 0) -> Any:
-        """Return the rows' states, float64; zeros for padded rows."""
-        return layout.load_state(tensors)
-
-    def step(self, shape: Shape, point: Point, h: Number, flush: Number) -> Step:
-        """Count the state read and written once, and the token's inputs and output."""
-        token = layout.token_bytes(shape, point)
-        state = shape.state_elements * point.state_bytes
-        return Step(
-            bytes_read=point.batch * (state + token.read) + token.shared,
-            bytes_write=point.batch * (state + token.write),
-            flops=point.batch * shape.n_v_heads * delta_conventional_flops(shape.d_v, shape.d_k),
-            shared_read=token.shared,
-        )
-
-    def paper(self, shape: Shape, point: Point) -> Step:
-        """Count the state alone, read and written once. Source: paper, App. C.1, Eq. 13."""
-        state = point.batch * shape.state_elements * point.state_bytes
-        return Step(state, state, point.batch * shape.n_v_heads * delta_conventional_flops(shape.d_v, shape.d_k))
 
     def configs(self, case: Case) -> Sequence[Config]:
         """Return tile heights and warps: small tiles give the memory system the most independent requests."""

@@ -15,15 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from perfkit.kernels import baselines
 from perfkit.kernels.gates import inverse_norm, sigmoid, softplus
 from perfkit.kernels.gdn import layout
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.layout import columns
 from perfkit.kernels.paths import last_node
-from perfkit.method import ACCEPTANCE_STEPS, Buffer, Case, Config, Launch, Method, Number, Point, Step
-from perfkit.roofline.flops import delta_conventional_flops
-from perfkit.roofline.state_traffic import state_traffic
-from perfkit.shape import Shape
+from perfkit.method import ACCEPTANCE_STEPS, Case, Config, Launch
 from perfkit.tree import MAX_NODES
 
 #: Inputs of a token, in the order in which kernels take them.
@@ -107,24 +105,12 @@ def _gdn_snapshot_verify_kernel(
             nodes = nodes_next
 
 
-class SnapshotVerify(Method):
+class SnapshotVerify(baselines.Snapshot):
     """1R + T·W of the state at every step."""
 
-    key = "snapshot"
     family = "gdn"
-    phase = "verify"
     source = "paper, App. A.1 (vLLM)"
-    trees = True
-
-    def supports(self, case: Case) -> str | None:
-        """Return None, or why not."""
-        return layout.unsupported_verify(case)
-
-    def buffers(self, case: Case) -> dict[str, Buffer]:
-        """Return ``state`` [slots, T, n_v_heads, d_v, d_k] in the state dtype, read and written: T snapshots."""
-        shape = case.shape
-        extents = (layout.n_slots(case), case.draft_len, shape.n_v_heads, shape.d_v, shape.d_k)
-        return {"state": Buffer(extents, case.state_dtype, "state")}
+    layout = layout
 
     def launches(self, case: Case, config: Config, tensors: Mapping[str, Any], step: int = 0) -> Iterable[Launch]:
         """One launch: a program per row, head and tile of ``rows`` rows of the state."""
@@ -140,38 +126,6 @@ class SnapshotVerify(Method):
              "MAX": MAX_NODES, "ROWS": config["rows"], "COLS": columns(case)},
             {"num_warps": config["warps"], "num_stages": 1},
         )  # fmt: skip
-
-    def start(self, case: Case, tensors: Mapping[str, Any], state: Any, origin: Any = 0) -> None:
-        """Store the rows' states in snapshot 0, which a row that has accepted nothing starts from."""
-        layout.store_state(tensors, state, tensors["state"][:, 0])
-
-    def committed(self, case: Case, tensors: Mapping[str, Any], step: int = 0) -> Any:
-        """Return the snapshot after each row's last accepted token, float64; zeros for padded rows."""
-        on = layout.accepted_nodes(tensors, step, case.draft_len)
-        last = (on * on.new_ones(case.draft_len).cumsum(0)).amax(1).sub(1).clamp(min=0)
-        slots = tensors["slots"].long()
-        found = tensors["state"][slots.clamp(min=0), last].double()
-        return found.where((slots >= 0)[:, None, None, None], 0.0)
-
-    def step(self, shape: Shape, point: Point, h: Number, flush: Number) -> Step:
-        """Count the state read once, and again at a tree's branches, and written T times; inputs and outputs."""
-        token = layout.verify_bytes(shape, point)
-        state, n = shape.state_elements * point.state_bytes, point.draft_len
-        return Step(
-            bytes_read=point.batch * (state * (1 + point.rereads) + token.read + token.row) + token.shared,
-            bytes_write=point.batch * (state * n + token.write),
-            flops=point.batch * shape.n_v_heads * n * delta_conventional_flops(shape.d_v, shape.d_k),
-            serial=n,
-            shared_read=token.shared,
-        )
-
-    def paper(self, shape: Shape, point: Point) -> Step:
-        """Count the state alone: read once, written T times. Source: paper, App. A.1."""
-        traffic, n = state_traffic(self.key), point.draft_len
-        reads, writes = traffic.counts(n)
-        state = point.batch * shape.state_elements * point.state_bytes
-        flops = point.batch * shape.n_v_heads * n * delta_conventional_flops(shape.d_v, shape.d_k)
-        return Step(reads * state, writes * state, flops, traffic.launches, traffic.chain(n))
 
     def configs(self, case: Case) -> Sequence[Config]:
         """Return tile heights and warps: small tiles give the memory system the most independent requests."""
