@@ -1,8 +1,8 @@
-"""The Kimi Delta Attention kernels, compiled for GPUs that are not here, by both supported Triton versions: no spills.
+"""The kernels of the delta rule, compiled for GPUs that are not here, by both supported Triton versions: no spills.
 
-Child processes compile (this one interprets), at the shape of Kimi-Linear. Every configuration that the tuner may
-choose is compiled for compute capability 9.0. For 8.0, 10.0, 10.3 and 12.0 it is the one that the tuner would start
-from there: the first that spills nothing.
+Child processes compile (this one interprets), at the shapes of the paper's Qwen3.5 models and of Kimi-Linear. Every
+configuration that the tuner may choose is compiled for compute capability 9.0. For 8.0, 10.0, 10.3 and 12.0 it is the
+one that the tuner would start from there: the first that spills nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from perfkit.profiles import load_model
 from perfkit.registry import get_method, methods
 from perfkit.tree import Tree
 
-SHAPES = {key: load_model(key).shape for key in ("kimi-linear-48b-a3b",)}
-KIMI = tuple(SHAPES)
+SHAPES = {key: load_model(key).shape for key in ("qwen3.5-4b", "qwen3.5-122b", "kimi-linear-48b-a3b")}
+EACH = ("qwen3.5-4b", "kimi-linear-48b-a3b")
 #: Drafts of a verify step that branch: eight nodes.
 TREE = "0,0,1,1,2,2,3"
 OTHERS = tuple(cc for cc in TARGETS if cc != 90)
@@ -37,20 +37,21 @@ class Part:
     drafts: tuple[int | str, ...]  # T, or a tree's parents for methods that take trees
 
 
+#: The shapes of Gated DeltaNet differ in nothing but heads, so most parts have one of each family.
 PARTS = {
-    "decode": Part(PINNED, (90,), "all", KIMI, (1,)),
-    "decode, other GPUs": Part(PINNED, OTHERS, "usable", KIMI, (1,)),
-    "decode, old Triton": Part(OLD, TARGETS, "usable", KIMI, (1,)),
-    "verify": Part(PINNED, (90,), "all", KIMI, (4, TREE)),
-    "verify, most drafts": Part(PINNED, (90,), "usable", KIMI, (16,)),
-    "verify, other GPUs": Part(PINNED, OTHERS, "usable", KIMI, (4, TREE)),
-    "verify, old Triton": Part(OLD, TARGETS, "usable", KIMI, (4,)),
+    "decode": Part(PINNED, (90,), "all", tuple(SHAPES), (1,)),
+    "decode, other GPUs": Part(PINNED, OTHERS, "usable", EACH, (1,)),
+    "decode, old Triton": Part(OLD, TARGETS, "usable", EACH, (1,)),
+    "verify": Part(PINNED, (90,), "all", tuple(SHAPES), (4, TREE)),
+    "verify, most drafts": Part(PINNED, (90,), "usable", EACH, (16,)),
+    "verify, other GPUs": Part(PINNED, OTHERS, "usable", EACH, (4, TREE)),
+    "verify, old Triton": Part(OLD, TARGETS, "usable", EACH, (4,)),
 }
 POINTS = [
     (part, model, method.key)
     for part, of in PARTS.items()
     for model in of.models
-    for method in methods("kda", "decode" if of.drafts == (1,) else "verify")
+    for method in methods(SHAPES[model].family, "decode" if of.drafts == (1,) else "verify")
 ]
 
 
@@ -59,7 +60,7 @@ def cases(part: str, model: str, key: str) -> list[Case]:
     for draft in PARTS[part].drafts:
         tree = draft if isinstance(draft, str) else None
         draft_len = draft if isinstance(draft, int) else len(Tree.parse(draft))
-        method = get_method("kda", key, "decode" if draft_len == 1 else "verify")
+        method = get_method(SHAPES[model].family, key, "decode" if draft_len == 1 else "verify")
         if tree is None or method.trees:
             found += [Case(SHAPES[model], key, batch, 16 if method.windowed else None, draft_len, tree=tree)
                       for batch in (1, 256)]  # fmt: skip
@@ -86,7 +87,7 @@ def test_no_spills(part: str, model: str, key: str) -> None:
 @pytest.mark.parametrize("part", ["decode", "verify"])
 @pytest.mark.parametrize("model", SHAPES)
 def test_every_configuration_of_the_tuner_is_compiled(part: str, model: str) -> None:
-    for method in methods("kda", part):
+    for method in methods(SHAPES[model].family, part):
         wanted = {str(config) for case in cases(part, model, method.key) for config in method.configs(case)}
         assert {config for _, config in kernels(part, model, method.key)} == wanted
 
