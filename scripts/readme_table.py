@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print the README's tables of measured times from the shipped rows: scripts/readme_table.py [MODEL …].
+"""Print the README's tables and sentences of measured times from the shipped rows: scripts/readme_table.py [MODEL …].
 
 The README holds what this prints; tests/test_shipped.py compares the two.
 """
@@ -19,6 +19,8 @@ VERIFY_BATCH, VERIFY_WINDOW = 256, 16
 VERIFY_METHODS = (
     "snapshot", "replay", "stree", "fused_recovery", "activation_replay", "joint_attainment", "stree_released",
 )  # fmt: skip
+#: The table of trees and of long drafts: the methods that take trees.
+DRAFT_METHODS = ("snapshot", "replay", "stree", "stree_released")
 
 
 def cell(row: dict[str, Any] | None) -> str:
@@ -58,32 +60,97 @@ def table(name: str, gpu: str = GPU) -> str:
     return "\n".join(lines)
 
 
+def verify_points(name: str, gpu: str = GPU) -> dict[tuple[int, str, float, int], dict[str, dict[str, Any]]]:
+    """Return what replay was timed against: by T, tree (a chain is ""), tokens committed and L, the rows by method."""
+    rows = [row for row in load_measured(load_model(name).key, gpu) if row["phase"] == "verify"]
+    rows = [row for row in rows if row["status"] == "ok" and row["flush_phase"] == "aligned"]
+    rows = [row for row in rows if row["batch"] == VERIFY_BATCH]
+    points: dict[tuple[int, str, float, int], dict[str, dict[str, Any]]] = {}
+    for replay in rows:
+        if replay["method"] == "replay":
+            same = [
+                row for row in rows if row["group_id"] == replay["group_id"] and row["manifest"] == replay["manifest"]
+            ]
+            key = (replay["draft_len"], replay["tree"] or "", replay["accepted"], replay["window"])
+            points[key] = {row["method"]: row for row in same if row["window"] in (None, replay["window"])}
+    return dict(sorted(points.items()))
+
+
+def in_verify_table(point: tuple[int, str, float, int], rows: dict[str, dict[str, Any]]) -> bool:
+    """Say whether a point is a line of :func:`verify_table`: a chain at its window, every method timed."""
+    _, tree, accepted, window = point
+    return not tree and window == VERIFY_WINDOW and accepted.is_integer() and set(rows) == set(VERIFY_METHODS)
+
+
 def verify_table(name: str, gpu: str = GPU) -> str:
     """Return the Markdown table of one model's verify steps: µs per step and layer; replay also in other units."""
-    model = load_model(name)
-    points: dict[tuple[int, int], dict[str, dict[str, Any]]] = {}
-    for row in load_measured(model.key, gpu):
-        plain = row["tree"] is None and row["flush_phase"] == "aligned" and float(row["accepted"] or 0).is_integer()
-        there = row["batch"] == VERIFY_BATCH and row["window"] in (None, VERIFY_WINDOW)
-        if row["phase"] == "verify" and row["status"] == "ok" and plain and there:
-            points.setdefault((row["draft_len"], int(row["accepted"])), {})[row["method"]] = row
     lines = [
-        f"| {model.key}: T | a | " + " | ".join(VERIFY_METHODS) + " | replay over snapshot | in conventional steps |",
+        f"| {load_model(name).key}: T | a | " + " | ".join(VERIFY_METHODS)
+        + " | replay over snapshot | in conventional steps |",
         "|--:|--:|" + "--:|" * (len(VERIFY_METHODS) + 2),
-    ]
-    for (draft_len, accepted), rows in sorted(points.items()):
-        if "replay" not in rows:
-            continue
-        times = " | ".join(f"{rows[key]['time_us']:.0f}" if key in rows else "–" for key in VERIFY_METHODS)
-        replay = rows["replay"]
-        lines.append(f"| {draft_len} | {accepted} | {times} | {replay['speedup']:.2f}× |"
-                     f" {replay['conventional_steps']:.2f} |")  # fmt: skip
+    ]  # fmt: skip
+    for point, rows in verify_points(name, gpu).items():
+        if in_verify_table(point, rows):
+            times = " | ".join(f"{rows[key]['time_us']:.0f}" for key in VERIFY_METHODS)
+            replay = rows["replay"]
+            lines.append(f"| {point[0]} | {point[2]:.0f} | {times} | {replay['speedup']:.2f}× |"
+                         f" {replay['conventional_steps']:.2f} |")  # fmt: skip
     return "\n".join(lines)
 
 
+def draft_table(name: str, gpu: str = GPU) -> str:
+    """Return the Markdown table of the points that :func:`verify_table` leaves out: trees, longer drafts, more windows.
+
+    Each method has µs per step and layer and the exact count of bytes, reads and writes. Empty if there are none.
+    """
+    lines = [
+        f"| {load_model(name).key}: draft | T | a | L | "
+        + " | ".join(f"{key}: µs (GB)" for key in DRAFT_METHODS)
+        + " | replay over snapshot | over stree | in conventional steps | least samples | throttled |",
+        "|:--|--:|--:|--:|" + "--:|" * (len(DRAFT_METHODS) + 5),
+    ]
+    for point, rows in verify_points(name, gpu).items():
+        if in_verify_table(point, rows):
+            continue
+        draft_len, tree, accepted, window = point
+        cells = [f"`{tree}`" if tree else "chain", draft_len, f"{accepted:.3g}", window]
+        for key in DRAFT_METHODS:
+            row = rows.get(key)
+            moved = (row["bytes_read_model"] + row["bytes_write_model"]) / 1e9 if row else 0.0
+            cells.append(f"{row['time_us']:.0f} ({moved:.2f})" if row else "–")
+        replay, stree = rows["replay"], rows.get("stree")
+        cells += [f"{replay['speedup']:.2f}×", f"{stree['time_us'] / replay['time_us']:.2f}×" if stree else "–",
+                  f"{replay['conventional_steps']:.2f}", min(row["n_samples"] for row in rows.values()),
+                  sum(row["n_throttled"] for row in rows.values())]  # fmt: skip
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def notes(gpu: str = GPU) -> list[str]:
+    """Return the README's sentences about what the rows of verify steps reach; lines may break anywhere in them."""
+    snapshots, trees, steps = [], [], []
+    for name in MODELS:
+        for point, rows in verify_points(name, gpu).items():
+            if in_verify_table(point, rows):
+                snapshots.append(rows["snapshot"]["roof_fraction"])
+                if name == MODELS[0]:
+                    steps.append(rows["replay"])
+            elif point[1]:
+                trees.append(rows["snapshot"]["roof_fraction"])
+    plain, flush = ([row[f"time_{kind}_us"] for row in steps] for kind in ("nonflush", "flush"))
+    return [
+        f"Snapshots of these chains run at {min(snapshots) * 100:.0f} to {max(snapshots) * 100:.0f} % of the roof of"
+        " their mix (one read, T writes)",
+        f"A replay step of {MODELS[0]} that does not flush takes {min(plain):.0f} to {max(plain):.0f} µs, one that"
+        f" does {min(flush):.0f} to {max(flush):.0f}",
+        f"Snapshots of trees reach {' and '.join(f'{one * 100:.0f}' for one in trees)} % of the roof by their count",
+    ]
+
+
 def main(argv: list[str]) -> int:
-    """Print the tables of the models named, or of all that are shown in the README."""
-    print("\n\n".join(make(name) for make in (table, verify_table) for name in argv or MODELS))
+    """Print the tables of the models named, or of all that are shown in the README, and the sentences about them."""
+    made = [make(name) for make in (table, verify_table, draft_table) for name in argv or MODELS]
+    print("\n\n".join(text for text in (*made, *notes()) if text))
     return 0
 
 

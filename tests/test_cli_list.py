@@ -51,12 +51,12 @@ def test_measured_rows_name_their_manifest_and_each_is_there_once(capsys: pytest
     rows = found["rows"]
     assert {row["source"] for row in rows} == {"recorded"}
     manifests = {manifest["hash"]: manifest for manifest in found["manifests"]}
-    assert len(manifests) == len(found["manifests"]) == 4
+    assert len(manifests) == len(found["manifests"]) == 7
     for row in rows:
         manifest = manifests[row["manifest"]]
         assert row["case_id"] in manifest["case_ids"] and row["gpu_uuid"] == manifest["gpu"]["uuid"]
     nano = listed(capsys, "measured", "--model", "nemotron-nano")
-    assert [manifest["model"]["key"] for manifest in nano["manifests"]] == 2 * ["nemotron-3-nano-4b"]
+    assert [manifest["model"]["key"] for manifest in nano["manifests"]] == 3 * ["nemotron-3-nano-4b"]
     assert {row["manifest"] for row in nano["rows"]} == {manifest["hash"] for manifest in nano["manifests"]}
     assert listed(capsys, "measured", "--gpu", "b200") == {"rows": [], "manifests": []}
 

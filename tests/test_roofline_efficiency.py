@@ -196,7 +196,7 @@ GOOD = (MEASURED / EFFICIENCY).read_text(encoding="utf-8")
     [
         ("family: mamba2", "famly: mamba2", "fits[0].famly: unknown field"),
         ("method: replay", "method: conventional", "fits[1]: 'mamba2 conventional decode h200-sxm': is there twice"),
-        ("    n: 22\n", "", "fits[0].n: missing"),
+        ("    n: 25\n", "", "fits[0].n: missing"),
         ("efficiency: {value: 0.9", "efficency: {value: 0.9", "parameters.efficency: unknown field"),
         ("efficiency: {value: 0.9", "efficiency: {value: 1.9", "fits[0].parameters.efficiency: 1.9"),
         ("walk_us: {value: 0.8", "walk_us: {value: -0.8", "walk_us.value: -0.8"),

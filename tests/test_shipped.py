@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_scripts import script
 
-from perfkit.profiles import load_measured, load_model
+from perfkit.derive import model_case
+from perfkit.profiles import load_gpu, load_measured, load_model
+from perfkit.roofline import roofs_for
+from perfkit.tree import Tree
 
+Row = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[1]
 BATCHES = [2**i for i in range(10)]
 MODELS = ("nemotron-super", "nemotron-nano")
@@ -17,18 +21,12 @@ MODELS = ("nemotron-super", "nemotron-nano")
 BEST_PEER_US = {"nemotron-super": 559.0, "nemotron-nano": 524.0}
 
 
-def readme_table() -> Any:
-    spec = importlib.util.spec_from_file_location("readme_table", ROOT / "scripts" / "readme_table.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def shipped(name: str) -> list[Row]:
+    return load_measured(load_model(name).key, "h200-sxm")
 
 
-def rows_of(name: str) -> dict[tuple[Any, ...], dict[str, Any]]:
-    found: dict[tuple[Any, ...], dict[str, Any]] = readme_table().decode_rows(
-        load_measured(load_model(name).key, "h200-sxm")
-    )
+def rows_of(name: str) -> dict[tuple[Any, ...], Row]:
+    found: dict[tuple[Any, ...], Row] = script("readme_table").decode_rows(shipped(name))
     return found
 
 
@@ -47,13 +45,13 @@ def test_every_point_is_there_checked_and_timed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_manifest_says_what_ran(name: str) -> None:
-    manifest = load_measured(load_model(name).key, "h200-sxm")[0]["manifest"]
-    assert manifest["gpu"]["name"] == "NVIDIA H200"
-    assert manifest["packages"]["torch"] and manifest["packages"]["triton"]
-    assert manifest["gpu"]["driver"]
-    text = str(manifest)
-    assert "/root" not in text and "/home" not in text and "/tmp" not in text
+def test_manifests_say_what_ran(name: str) -> None:
+    for manifest in {row["manifest"]["hash"]: row["manifest"] for row in shipped(name)}.values():
+        assert manifest["gpu"]["name"] == "NVIDIA H200"
+        assert manifest["packages"]["torch"] and manifest["packages"]["triton"]
+        assert manifest["gpu"]["driver"] and manifest["git"]["revision"]
+        text = str(manifest)
+        assert "/root" not in text and "/home" not in text and "/tmp" not in text
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -75,17 +73,33 @@ def test_flush_and_non_flush_times_make_up_the_mean() -> None:
 
 
 def test_readme_has_the_tables_that_the_rows_give() -> None:
-    module = readme_table()
+    module = script("readme_table")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for name in MODELS:
         assert module.table(name) in readme, f"README differs from scripts/readme_table.py {name}"
         assert module.verify_table(name) in readme, f"README differs from scripts/readme_table.py {name}"
+        assert module.draft_table(name) in readme, f"README differs from scripts/readme_table.py {name}"
+    words = " ".join(readme.split())
+    for sentence in module.notes():
+        assert sentence in words, f"README lacks: {sentence}"
+
+
+def test_every_verify_row_has_its_line_in_one_of_the_tables() -> None:
+    module = script("readme_table")
+    lines = {name: [module.verify_table(name), module.draft_table(name)] for name in MODELS}
+    counts = {name: [max(len(text.splitlines()) - 2, 0) for text in texts] for name, texts in lines.items()}
+    assert counts == {"nemotron-super": [11, 4], "nemotron-nano": [11, 0]}
+    assert all(f"| `{tree}` | " in lines["nemotron-super"][1] for tree in TREES)
 
 
 VERIFY_METHODS = {"snapshot", "fused_recovery", "activation_replay", "joint_attainment", "stree", "stree_released",
                   "replay"}  # fmt: skip
-#: T of the shipped verify steps; a = 1, T − 1 and T of each.
-DRAFTS = {"nemotron-super": (2, 4, 6, 8), "nemotron-nano": (4, 8)}
+#: T of the verify steps at which every method is timed; a = 1, T − 1 and T of each. T = 1 is decode.
+DRAFTS = (2, 4, 6, 8)
+#: Draft trees of Nemotron-3-Super, of eight and sixteen nodes, and the methods that take them.
+TREES = ("0,0,1,1,2,2,3", "0,0,0,1,1,2,3,4,4,5,7,8,8,10,11")
+TREE_METHODS = {"snapshot", "stree", "stree_released", "replay"}
+LONG_DRAFT = 16
 #: Tuned kernels of others, Nemotron-3-Super at B = 256 on the same GPU model, µs at T = 2, 4, 8 (fused: its dearest).
 OTHERS_US = {
     "snapshot": (882, 1489, 2731), "stree": (1229, 1381, 1776), "fused_recovery": (1072, 1301, 2175),
@@ -93,23 +107,89 @@ OTHERS_US = {
 }  # fmt: skip
 
 
-def verify_rows(name: str) -> dict[tuple[str, int, int], dict[str, Any]]:
-    rows = load_measured(load_model(name).key, "h200-sxm")
-    return {(row["method"], row["draft_len"], int(row["accepted"])): row for row in rows if row["phase"] == "verify"}
+def verify_rows(name: str) -> dict[tuple[str, int, int], Row]:
+    """Return the rows of chains by method, T and a."""
+    return {(row["method"], row["draft_len"], int(row["accepted"])): row for row in shipped(name)
+            if row["phase"] == "verify" and row["tree"] is None and row["draft_len"] != LONG_DRAFT}  # fmt: skip
+
+
+def tree_rows(tree: str) -> dict[str, Row]:
+    return {row["method"]: row for row in shipped("nemotron-super") if row["tree"] == tree}
+
+
+def check_verify_row(row: Row) -> None:
+    """What every timed verify row has, whatever its draft."""
+    point = row["method"], row["tree"], row["draft_len"], row["accepted"], row["window"]
+    assert row["status"] == "ok" and row["batch"] == 256, point
+    assert row["checked"] == "gpu" and row["rel_error"] < 2e-6, point
+    assert row["time_us_lo"] <= row["time_us"] <= row["time_us_hi"], point
+    assert row["time_us_hi"] - row["time_us_lo"] < 0.01 * row["time_us"], point
+    assert row["spill_bytes"] == 0, point
+    assert row["time_default_us"] >= 0.995 * row["time_us"], point  # what tuning gained is on record
+    assert row["conventional_steps"] > 0.5, point
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_verify_point_is_there_checked_and_timed(name: str) -> None:
     rows = verify_rows(name)
-    points = {(method, t, a) for method in VERIFY_METHODS for t in DRAFTS[name] for a in (1, t - 1, t)}
+    points = {(method, t, a) for method in VERIFY_METHODS for t in DRAFTS for a in (1, t - 1, t)}
     assert set(rows) == points
     for point, row in rows.items():
-        assert row["status"] == "ok" and row["batch"] == 256, point
-        assert row["checked"] == "gpu" and row["rel_error"] < 2e-6, point
-        assert row["time_us_lo"] <= row["time_us"] <= row["time_us_hi"] and row["n_throttled"] == 0, point
-        assert row["spill_bytes"] == 0, point
-        assert row["time_default_us"] >= 0.995 * row["time_us"], point  # what tuning gained is on record
-        assert row["conventional_steps"] > 0.5, point
+        check_verify_row(row)
+        assert row["n_throttled"] == 0, point
+
+
+def test_drafts_of_sixteen_are_there_at_two_windows() -> None:
+    rows = {(row["method"], row["window"]): row for row in shipped("nemotron-super")
+            if row["draft_len"] == LONG_DRAFT and row["tree"] is None}  # fmt: skip
+    assert set(rows) == {("snapshot", None), ("replay", 16), ("replay", 32)}
+    for row in rows.values():
+        check_verify_row(row)
+        assert row["accepted"] == LONG_DRAFT and row["stop_reason"] == "converged" and row["n_samples"] >= 10
+        # Sixteen writes of the state draw power: what was timed at the cap was dropped, and the row says so.
+        assert row["n_throttled"] == 0 or row["throttle_reasons"] == "power cap"
+    # At L = 16 every step flushes, at L = 32 every other.
+    assert rows["replay", 16]["time_us"] == pytest.approx(rows["replay", 16]["time_flush_us"])
+    assert rows["replay", 32]["time_us"] < 0.8 * rows["replay", 16]["time_us"]
+    assert rows["replay", 32]["conventional_steps"] < 1.05 and rows["replay", 16]["speedup"] > 6.5
+
+
+@pytest.mark.parametrize(("tree", "nodes"), [(TREES[0], 8), (TREES[1], 16)])
+def test_trees_of_two_shapes_are_there_for_the_methods_that_take_them(tree: str, nodes: int) -> None:
+    rows = tree_rows(tree)
+    assert set(rows) == VERIFY_METHODS
+    for method in TREE_METHODS:
+        row = rows[method]
+        check_verify_row(row)
+        assert row["draft_len"] == nodes == len(Tree.parse(tree)) and row["accepted"] == pytest.approx(2.5)
+        assert row["n_throttled"] == 0 or row["throttle_reasons"] == "power cap"
+    for method in VERIFY_METHODS - TREE_METHODS:
+        assert (rows[method]["status"], rows[method]["reason"]) == ("skipped", "takes no draft tree")
+        assert rows[method]["time_us"] is None
+    times = {method: rows[method]["time_us"] for method in TREE_METHODS}
+    assert 2 * times["replay"] < times["stree"] < times["stree_released"] < times["snapshot"]
+    # Snapshots read a state again at each branch; a chain of as many positions reads it once.
+    state = 256 * 128 * 64 * 128 * 4
+    assert rows["snapshot"]["bytes_read_model"] > 4 * state
+    assert nodes * state < rows["snapshot"]["bytes_write_model"] < 1.01 * nodes * state
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_bytes_of_shipped_rows_are_what_the_model_derives(name: str) -> None:
+    gpu, case_of = load_gpu("h200-sxm"), script("rederive_shipped").case_of
+    seen = set()
+    for row in shipped(name):
+        case = case_of(row)
+        model = model_case(case, gpu, roofs_for(gpu))
+        assert case.id == row["case_id"]
+        for kind, step in (("model", model.step), ("paper", model.paper)):
+            assert row[f"bytes_read_{kind}"] == pytest.approx(float(step.bytes_read), rel=1e-12), case
+            assert row[f"bytes_write_{kind}"] == pytest.approx(float(step.bytes_write), rel=1e-12), case
+        assert row["useful_bytes"] == pytest.approx(float(model.useful), rel=1e-12), case
+        seen.add((row["phase"], row["draft_len"], row["tree"]))
+    drafts = {("decode", 1, None), *(("verify", t, None) for t in DRAFTS)}
+    super_only = {("verify", LONG_DRAFT, None), ("verify", 8, TREES[0]), ("verify", 16, TREES[1])}
+    assert seen == (drafts | super_only if name == "nemotron-super" else drafts)
 
 
 def test_baselines_of_verify_are_no_slower_than_the_tuned_kernels_of_others() -> None:
