@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from test_scripts import script
 
+from perfkit.cli.traffic import collect
 from perfkit.derive import model_case
 from perfkit.profiles import load_gpu, load_measured, load_model
 from perfkit.roofline import roofs_for
@@ -190,6 +191,31 @@ def test_bytes_of_shipped_rows_are_what_the_model_derives(name: str) -> None:
     drafts = {("decode", 1, None), *(("verify", t, None) for t in DRAFTS)}
     super_only = {("verify", LONG_DRAFT, None), ("verify", 8, TREES[0]), ("verify", 16, TREES[1])}
     assert seen == (drafts | super_only if name == "nemotron-super" else drafts)
+
+
+@pytest.mark.parametrize(
+    ("point", "timed"),
+    [
+        ({"draft_len": LONG_DRAFT, "window": 16}, {"snapshot", "replay"}),
+        ({"draft_len": LONG_DRAFT, "window": 32}, {"snapshot", "replay"}),
+        *(({"tree": tree, "accepted": "mean:2.5"}, TREE_METHODS) for tree in TREES),
+    ],
+)
+def test_traffic_has_the_times_of_long_drafts_and_trees_beside_their_bytes(
+    point: dict[str, Any], timed: set[str]
+) -> None:
+    rows = {row["method"]: row for row in collect("nemotron-super", batch=256, **point)["methods"]}
+    assert {method for method, row in rows.items() if row["times"]} == timed
+    window = point.get("window", 16)
+    for row in shipped("nemotron-super"):
+        same = row["tree"] == point.get("tree") and row["draft_len"] == point.get("draft_len", row["draft_len"])
+        if same and row["status"] == "ok" and row["window"] in (None, window):
+            found = rows[row["method"]]
+            assert [(one["gpu"], one["batch"], one["time_us"]) for one in found["times"]] == [
+                ("h200-sxm", 256, row["time_us"])
+            ]
+            assert found["bytes_read"] == pytest.approx(row["bytes_read_model"], rel=1e-12)
+            assert found["bytes_write"] == pytest.approx(row["bytes_write_model"], rel=1e-12)
 
 
 def test_baselines_of_verify_are_no_slower_than_the_tuned_kernels_of_others() -> None:
