@@ -91,13 +91,22 @@ def recorded_rows(sweep: Sweep) -> list[Row]:
 
 
 def match_recorded(rows: Iterable[Mapping[str, object]], cases: Mapping[str, Case]) -> list[Row]:
-    """Return the recorded rows whose case_id is among ``cases``, with ``source`` recorded; of several the last."""
-    found: dict[str, Row] = {}
+    """Return the recorded rows whose case_id is among ``cases``, with ``source`` recorded.
+
+    Of several rows of a case, the one of the run that has most of the cases: a control then stands beside what it was
+    timed with. Of runs that have as many, the last.
+    """
+    runs: dict[str, dict[str, Row]] = {}
     for row in rows:
         case_id = str(row.get("case_id"))
         if case_id in cases:
+            manifest = row.get("manifest")
+            run = str(manifest.get("hash")) if isinstance(manifest, Mapping) else ""
             known = {name: value for name, value in row.items() if name in results.SCHEMA}
-            found[case_id] = known | {"schema_version": results.SCHEMA_VERSION, "source": "recorded"}
+            runs.setdefault(run, {})[case_id] = known | {"schema_version": results.SCHEMA_VERSION, "source": "recorded"}
+    found: dict[str, Row] = {}
+    for run_rows in sorted(runs.values(), key=len):  # a stable sort: the last wins
+        found |= run_rows
     return list(found.values())
 
 

@@ -101,3 +101,14 @@ def test_recorded_rows_are_of_the_sweeps_cases_and_keep_their_id():
     ]
     assert predict.match_recorded(rows, known) == [
         {"case_id": CASES[0].id, "source": "recorded", "time_us": 559.0, "schema_version": 1}]  # fmt: skip
+
+
+def test_a_recorded_control_is_of_the_run_that_it_was_compared_in():
+    """Runs of verify steps time the same conventional step too; theirs must not stand beside decode's replay."""
+    known = {case.id: case for case in CASES}
+    decode, verify = {"hash": "decode"}, {"hash": "verify"}
+    rows = [{"case_id": case.id, "time_us": 531.0, "manifest": decode} for case in CASES]
+    rows.append({"case_id": CASES[0].id, "time_us": 527.0, "manifest": verify})
+    for order in (rows, rows[::-1]):
+        found = predict.match_recorded(order, known)
+        assert len(found) == len(CASES) and {row["time_us"] for row in found} == {531.0}
