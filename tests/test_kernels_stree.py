@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from perfkit.check import check_case
-from perfkit.kernels.mamba2.state_copy import copy_launch
+from perfkit.kernels.state_copy import copy_launch
 from perfkit.method import Case, Point
 from perfkit.registry import get_method
 from perfkit.roofline.state_traffic import state_traffic

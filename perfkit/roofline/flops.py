@@ -44,6 +44,11 @@ def output_only_verify_flops(d_v: Any, d_k: Any, h: Any, draft_len: Any) -> Any:
     return 2 * draft_len * d_v * d_k + 2 * draft_len * (h + draft_len) * (d_v + d_k)
 
 
+def recovery_flops(d_v: Any, d_k: Any, n: Any) -> Any:
+    """Return the FLOPs of running n kept tokens again: one decay, then a multiplication and an addition a token."""
+    return (2 * n + (n > 0)) * d_v * d_k
+
+
 def record_term_factor(d_v: Any, d_k: Any) -> Any:
     """Return how much smaller output-only makes the term that grows with the buffer: 42.7 at 64 x 128."""
     return d_v * d_k / (d_v + d_k)
@@ -82,15 +87,27 @@ def delta_output_only_verify_flops(d_v: Any, d_k: Any, h: Any, draft_len: Any) -
     return output_only_verify_flops(d_v, d_k, h, draft_len) + 2 * draft_len * d_v * d_k + 2 * pairs * (d_v + d_k)
 
 
+def delta_recovery_flops(d_v: Any, d_k: Any, n: Any) -> Any:
+    """Return the FLOPs of running n kept tokens again: a conventional step each, without its readout S q.
+
+    Decays cannot be gathered into one, since each token's correction needs the state before it.
+    """
+    return n * (delta_conventional_flops(d_v, d_k) - (2 * d_v * d_k - d_v))
+
+
 @dataclass(frozen=True, slots=True)
 class Flops:
-    """A recurrence's counts, as functions of d_v and d_k, of replay of h records too, of verify of T positions too."""
+    """A recurrence's counts, as functions of d_v and d_k, of replay of h records too, of verify of T positions too.
+
+    ``recovery`` is of n tokens that a recovery scheme runs again from their inputs.
+    """
 
     conventional: Callable[[Any, Any], Any]
     materialized_decode: Callable[[Any, Any, Any], Any]
     output_only_decode: Callable[[Any, Any, Any], Any]
     materialized_verify: Callable[[Any, Any, Any, Any], Any]
     output_only_verify: Callable[[Any, Any, Any, Any], Any]
+    recovery: Callable[[Any, Any, Any], Any]
 
 
 _OUTER = Flops(
@@ -99,6 +116,7 @@ _OUTER = Flops(
     output_only_decode_flops,
     materialized_verify_flops,
     output_only_verify_flops,
+    recovery_flops,
 )
 _DELTA = Flops(
     delta_conventional_flops,
@@ -106,5 +124,6 @@ _DELTA = Flops(
     delta_output_only_decode_flops,
     delta_materialized_verify_flops,
     delta_output_only_verify_flops,
+    delta_recovery_flops,
 )
 FLOPS: Mapping[str, Flops] = MappingProxyType({"mamba2": _OUTER, "gdn": _DELTA, "kda": _DELTA})

@@ -10,20 +10,18 @@ Source: paper, App. A.1 (Snakes and Ladders, activation replay; "Vanilla SD" of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from perfkit.kernels.gates import softplus
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.layout import columns
 from perfkit.kernels.mamba2 import layout
-from perfkit.kernels.mamba2.masked_replay import cache_buffers, replay_bytes, replay_configs, replay_launch, replayed
+from perfkit.kernels.mamba2.masked_replay import REPLAY_TILES, InputCache, replay_launch
 from perfkit.kernels.mamba2.snapshot_verify import input_strides
-from perfkit.kernels.mamba2.state_copy import COPY_CONFIGS, copy_launch
-from perfkit.method import Buffer, Case, Config, Launch, Method, Number, Point, Step
-from perfkit.roofline.flops import conventional_flops
-from perfkit.roofline.state_traffic import state_traffic
+from perfkit.kernels.recovery import ActivationReplay
+from perfkit.kernels.state_copy import copy_launch
+from perfkit.method import Case, Config, Launch
 from perfkit.shape import Shape
 
 
@@ -86,28 +84,16 @@ def _in_place_verify_kernel(
     tl.store(s_at, s.to(state_ptr.dtype.element_ty), mask=live[None, :, None])
 
 
-class ActivationReplayVerify(Method):
+class ActivationReplayVerify(InputCache, ActivationReplay):
     """3R + 3W of the state at every step, whatever was accepted."""
 
-    key = "activation_replay"
     family = "mamba2"
-    phase = "verify"
-    source = "paper, App. A.1 (Snakes and Ladders, activation replay)"
+    layout = layout
+    replay_tiles = REPLAY_TILES
 
-    def supports(self, case: Case) -> str | None:
-        """Return None, or why not: drafts must be a chain."""
-        if case.tree is not None:
-            return "draft trees: the scan in place holds one state a row, and branches need several"
-        return layout.unsupported_verify(case)
-
-    def buffers(self, case: Case) -> dict[str, Buffer]:
-        """Return checkpoint, working state and the cache of a step's inputs, all of them read and written.
-
-        ``state`` [slots, n_v_heads, d_v, d_k] in the state dtype; ``working``, the same, scratch that holds nothing
-        from step to step; x_cache, k_cache and dt_cache of :func:`cache_buffers`.
-        """
-        state = layout.state(case)
-        return {"state": state, "working": replace(state, role="scratch"), **cache_buffers(case)}
+    def replay_shared(self, shape: Shape) -> int:
+        """The replay reads ``a``: what it keeps of a token is dt."""
+        return 4 * shape.n_v_heads
 
     def launches(self, case: Case, config: Config, tensors: Mapping[str, Any], step: int = 0) -> Iterable[Launch]:
         """Three launches: masked replay, copy, scan in place."""
@@ -123,63 +109,6 @@ class ActivationReplayVerify(Method):
              "COLS": columns(case)},
             {"num_warps": config["warps"], "num_stages": 1},
         )  # fmt: skip
-
-    def start(self, case: Case, tensors: Mapping[str, Any], state: Any, origin: Any = 0) -> None:
-        """Store the rows' states in their slots; the step that comes next has nothing to replay."""
-        layout.store_state(tensors, state)
-
-    def committed(self, case: Case, tensors: Mapping[str, Any], step: int = 0) -> Any:
-        """Return the checkpoints advanced by the accepted tokens, float64; zeros for padded rows."""
-        return replayed(tensors, step)
-
-    def step(self, shape: Shape, point: Point, h: Number, flush: Number) -> Step:
-        """Count three reads and writes of the state, the h cached tokens, inputs, outputs and the new cache.
-
-        Each launch reads the row's slot id, the first its acceptance and the last its T.
-        """
-        io, state = layout.verify_bytes(shape, point), shape.state_elements * point.state_bytes
-        replay_read, replay_write = replay_bytes(shape, point, h)
-        shared = io.shared + 4 * shape.n_v_heads  # the replay reads ``a`` as well
-        return Step(
-            bytes_read=point.batch * (replay_read + 2 * state + 4 + io.read + io.row - 4) + shared,
-            bytes_write=point.batch * (replay_write + 2 * state + io.write + io.keep),
-            flops=_flops(shape, point),
-            launches=3,
-            serial=2 * point.draft_len,
-            shared_read=shared,
-        )
-
-    def paper(self, shape: Shape, point: Point) -> Step:
-        """Count the state alone. Source: paper, App. A.1."""
-        traffic, n = state_traffic(self.key), point.draft_len
-        reads, writes = traffic.counts(n)
-        state = point.batch * shape.state_elements * point.state_bytes
-        return Step(reads * state, writes * state, _flops(shape, point), traffic.launches, traffic.chain(n))
-
-    def configs(self, case: Case) -> Sequence[Config]:
-        """Return tile heights and warps of replay and scan with the copy's tile: one varies, the others are default.
-
-        Small tiles give the memory system the most independent requests.
-        """
-        scale = max(1, case.shape.d_k // 128)  # a longer state row takes more threads, not more registers
-        scans, replays, copies = ((16, 1), (8, 1), (32, 4), (16, 4)), replay_configs(case), COPY_CONFIGS
-        triples = [
-            *((replays[0], copies[0], scan) for scan in scans if scan[0] <= 16 or case.shape.d_v % scan[0] == 0),
-            *((replay, copies[0], scans[0]) for replay in replays[1:]),
-            *((replays[0], copy, scans[0]) for copy in copies[1:]),
-        ]
-        return [
-            Config.of(replay_rows=replay[0], replay_warps=replay[1], copy_tile=copy[0], copy_warps=copy[1],
-                      rows=scan[0], warps=scan[1] * scale)
-            for replay, copy, scan in triples
-        ]  # fmt: skip
-
-
-def _flops(shape: Shape, point: Point) -> Number:
-    """Return the FLOPs of a step: T tokens folded into the checkpoint after one decay, then T conventional steps."""
-    n = point.draft_len
-    replay = (2 * n + 1) * shape.d_v * shape.d_k
-    return point.batch * shape.n_v_heads * (replay + n * conventional_flops(shape.d_v, shape.d_k))
 
 
 METHOD = ActivationReplayVerify()

@@ -5,35 +5,23 @@ committed all its tokens, the end state is where this one starts and nothing is 
 the same. Else the accepted tokens run again from a cache of their inputs, on a serial chain of up to 2T − 1 updates: a
 step is dearest where all but one were accepted.
 
-The cache has two halves: a step reads the one that the last step wrote and fills the other. With one half, the program
-that stores a group's k would race with the other heads' that still read the old one. Which half, and how many tokens
-the last step had, is a cursor of each head, read and written by the one program that owns the head; so a row that sits
-out steps keeps its place. A program therefore takes whole heads, a tile of rows after the other.
-
 Source: paper, App. A.1 (The Mamba in the Llama).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
-
-import numpy as np
 
 from perfkit.kernels.gates import softplus
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.layout import columns
 from perfkit.kernels.mamba2 import layout
+from perfkit.kernels.mamba2.masked_replay import InputCache
 from perfkit.kernels.mamba2.snapshot_verify import input_strides
-from perfkit.kernels.replay import SMALL_BATCH_HEADS
-from perfkit.method import ACCEPTANCE_STEPS, Buffer, Case, Config, Launch, Method, Number, Point, Step
-from perfkit.roofline.flops import conventional_flops
-from perfkit.roofline.state_traffic import state_traffic
-from perfkit.shape import Shape
+from perfkit.kernels.recovery import FusedRecovery
+from perfkit.method import ACCEPTANCE_STEPS, Case, Config, Launch
 from perfkit.tree import MAX_NODES
-
-#: Halves of the state cache, and of the cache of inputs.
-CHECKPOINT, END, HALVES = 0, 1, 2
 
 
 @triton.jit
@@ -135,37 +123,11 @@ def _fused_recovery_verify_kernel(
         tl.store(checkpoint + N_V * D_V * D_K + tile, s.to(state_ptr.dtype.element_ty), mask=live[None, :, None])
 
 
-class FusedRecoveryVerify(Method):
+class FusedRecoveryVerify(InputCache, FusedRecovery):
     """1R + 2W of the state at every step, and the inputs of the accepted tokens once more."""
 
-    key = "fused_recovery"
     family = "mamba2"
-    phase = "verify"
-    source = "paper, App. A.1 (The Mamba in the Llama)"
-
-    def supports(self, case: Case) -> str | None:
-        """Return None, or why not: drafts must be a chain."""
-        if case.tree is not None:
-            return "draft trees: the end state is the state after one path, and the replay runs a prefix"
-        return layout.unsupported_verify(case)
-
-    def buffers(self, case: Case) -> dict[str, Buffer]:
-        """Return states, cached inputs and cursors, all of them read and written.
-
-        state [slots, 2, n_v_heads, d_v, d_k] in the state dtype: checkpoint and end state. The two halves of x_cache
-        [slots, 2, T, n_v_heads, d_v] and k_cache [slots, 2, T, n_k_heads, d_k] in the input dtype and dt_cache [slots,
-        2, T, n_v_heads] float32, after bias and softplus. cursor [slots, n_v_heads] int32: bit 0 the half that holds
-        the last step's inputs, the bits above how many positions that step had.
-        """
-        shape, slots, n = case.shape, layout.n_slots(case), case.draft_len
-        heads, groups = shape.n_v_heads, shape.n_k_heads
-        return {
-            "state": Buffer((slots, HALVES, heads, shape.d_v, shape.d_k), case.state_dtype, "state"),
-            "x_cache": Buffer((slots, HALVES, n, heads, shape.d_v), case.input_dtype, "record"),
-            "k_cache": Buffer((slots, HALVES, n, groups, shape.d_k), case.input_dtype, "record"),
-            "dt_cache": Buffer((slots, HALVES, n, heads), "float32", "record"),
-            "cursor": Buffer((slots, heads), "int32", "cursor"),
-        }
+    layout = layout
 
     def launches(self, case: Case, config: Config, tensors: Mapping[str, Any], step: int = 0) -> Iterable[Launch]:
         """One launch: a program per row and head."""
@@ -180,74 +142,6 @@ class FusedRecoveryVerify(Method):
              "MAX": MAX_NODES, "ROWS": config["rows"], "COLS": columns(case)},
             {"num_warps": config["warps"], "num_stages": 1},
         )  # fmt: skip
-
-    def start(self, case: Case, tensors: Mapping[str, Any], state: Any, origin: Any = 0) -> None:
-        """Store the checkpoint and empty the cache."""
-        layout.store_state(tensors, state, tensors["state"][:, CHECKPOINT])
-        slots = tensors["slots"].long()
-        tensors["cursor"][slots[slots >= 0]] = 0
-
-    def committed(self, case: Case, tensors: Mapping[str, Any], step: int = 0) -> Any:
-        """Return the end state where all was accepted, else the checkpoint and the accepted tokens; float64."""
-        slots = tensors["slots"].long()
-        row = slots.clamp(min=0)
-        on = layout.accepted_nodes(tensors, step, case.draft_len)
-        cursor = tensors["cursor"][row, 0].long()
-        cached = {name: tensors[f"{name}_cache"][row, cursor % 2] for name in ("x", "k", "dt")}
-        replayed = layout.replay_tokens(
-            tensors, layout.load_state(tensors, tensors["state"][:, CHECKPOINT]), cached, on & (slots >= 0)[:, None]
-        )
-        end = layout.load_state(tensors, tensors["state"][:, END])
-        ended = (on.sum(1) > 0) & (on.sum(1) == cursor // 2)
-        return end.where(ended[:, None, None, None], replayed)
-
-    def step(self, shape: Shape, point: Point, h: Number, flush: Number) -> Step:
-        """Count the state read once and written twice, the cache, cursors, inputs and outputs.
-
-        ``h`` tokens were accepted; they are read again from the cache unless they were all of the last step's.
-        """
-        token = layout.verify_bytes(shape, point)
-        state, n = shape.state_elements * point.state_bytes, point.draft_len
-        last = n if point.last_draft_len is None else point.last_draft_len
-        replayed = np.where(np.equal(h, last), 0, h)
-        cursor = 4 * shape.n_v_heads
-        kept = token.keep / n
-        flops = n * conventional_flops(shape.d_v, shape.d_k) + _replay_flops(shape, replayed)
-        return Step(
-            bytes_read=point.batch * (state + token.read + token.row + cursor + replayed * kept) + token.shared,
-            bytes_write=point.batch * (2 * state + token.write + token.keep + cursor),
-            flops=point.batch * shape.n_v_heads * flops,
-            serial=n + replayed,
-            shared_read=token.shared,
-        )
-
-    def paper(self, shape: Shape, point: Point) -> Step:
-        """Count the state alone: read once, written twice; at the longest chain. Source: paper, App. A.1."""
-        traffic, n = state_traffic(self.key), point.draft_len
-        reads, writes = traffic.counts(n)
-        state = point.batch * shape.state_elements * point.state_bytes
-        flops = n * conventional_flops(shape.d_v, shape.d_k) + _replay_flops(shape, n - 1)
-        heads = point.batch * shape.n_v_heads
-        return Step(reads * state, writes * state, heads * flops, traffic.launches, traffic.chain(n))
-
-    def configs(self, case: Case) -> Sequence[Config]:
-        """Return tile heights and warps: tiles of one warp at large batches, whole heads at small ones."""
-        shape = case.shape
-        scale = max(1, shape.d_k // 128)  # a longer state row takes more threads, not more registers
-        head = triton.next_power_of_2(shape.d_v)
-        # Whole heads of longer rows spill.
-        whole = [(head, max(1, head // 8)), (head, max(1, head // 16))] if scale == 1 else []
-        if case.batch * shape.n_v_heads <= SMALL_BATCH_HEADS:
-            choices = [*whole, (16, 4), (16, 2), (32, 4), (16, 1)]
-        else:
-            choices = [(16, 1), (8, 1), (16, 2), (32, 4), *whole]
-        fit = [(rows, warps * scale) for rows, warps in choices if rows in (8, 16, head) or shape.d_v % rows == 0]
-        return [Config.of(rows=rows, warps=warps) for rows, warps in dict.fromkeys(fit)]
-
-
-def _replay_flops(shape: Shape, n: Number) -> Number:
-    """Return the FLOPs of a head's replay of n tokens: one decay, then a multiplication and an addition a token."""
-    return (2 * n + np.greater(n, 0)) * shape.d_v * shape.d_k
 
 
 METHOD = FusedRecoveryVerify()

@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from perfkit.kernels import recovery
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.mamba2 import layout
+from perfkit.kernels.recovery import Kept, row_scale
 from perfkit.method import ACCEPTANCE_STEPS, Buffer, Case, Launch, Number, Point
 from perfkit.shape import Shape
 
@@ -88,18 +90,29 @@ def _masked_replay_kernel(
     tl.store(s_at, s.to(state_ptr.dtype.element_ty), mask=live[:, None])
 
 
-def cache_buffers(case: Case) -> dict[str, Buffer]:
-    """Return the cache of a step's inputs: written by the step, read by the replay of the next one.
+class InputCache:
+    """What Mamba-2's recovery schemes keep of a token: x, k and dt."""
 
-    x_cache [slots, T, n_v_heads, d_v] and k_cache [slots, T, n_k_heads, d_k] in the input dtype; dt_cache [slots, T,
-    n_v_heads] float32, after bias and softplus.
-    """
-    shape, slots, n = case.shape, layout.n_slots(case), case.draft_len
-    return {
-        "x_cache": Buffer((slots, n, shape.n_v_heads, shape.d_v), case.input_dtype, "record"),
-        "k_cache": Buffer((slots, n, shape.n_k_heads, shape.d_k), case.input_dtype, "record"),
-        "dt_cache": Buffer((slots, n, shape.n_v_heads), "float32", "record"),
-    }
+    def kept(self, case: Case) -> Kept:
+        """Return x [n_v_heads, d_v] and k [n_k_heads, d_k] in the input dtype, and dt [n_v_heads] float32.
+
+        dt is kept after bias and softplus.
+        """
+        shape = case.shape
+        return {
+            "x": ((shape.n_v_heads, shape.d_v), case.input_dtype),
+            "k": ((shape.n_k_heads, shape.d_k), case.input_dtype),
+            "dt": ((shape.n_v_heads,), "float32"),
+        }
+
+    def rerun(self, tensors: Mapping[str, Any], state: Any, cached: Mapping[str, Any], live: Any) -> Any:
+        """Return states advanced by cached tokens, in float64. Source: paper, Eq. 5."""
+        return layout.replay_tokens(tensors, state, cached, live)
+
+
+def cache_buffers(case: Case) -> dict[str, Buffer]:
+    """Return the cache of a step's inputs: written by the step, read by the replay of the next one."""
+    return recovery.cache_buffers(case, InputCache().kept(case))
 
 
 def replay_launch(case: Case, tensors: Mapping[str, Any], step: int, rows: int, warps: int) -> Launch:
@@ -147,7 +160,10 @@ def replayed(tensors: Mapping[str, Any], step: int) -> Any:
 AHEAD = 2
 
 
+#: Tile heights and warps at d_k = 128, the default first: small tiles keep the most requests to memory in flight.
+REPLAY_TILES = ((16, 1), (8, 1), (4, 1), (32, 4))
+
+
 def replay_configs(case: Case) -> list[tuple[int, int]]:
-    """Return candidates (rows, warps), the default first: small tiles keep the most requests to memory in flight."""
-    scale = max(1, case.shape.d_k // 128)  # a longer state row takes more threads, not more registers
-    return [(rows, warps * scale) for rows, warps in ((16, 1), (8, 1), (4, 1), (32, 4))]
+    """Return candidates (rows, warps), the default first."""
+    return [(rows, warps * row_scale(case.shape)) for rows, warps in REPLAY_TILES]

@@ -17,9 +17,9 @@ from typing import Any
 
 from perfkit.kernels.mamba2 import layout
 from perfkit.kernels.mamba2.masked_replay import replay_launch
-from perfkit.kernels.mamba2.state_copy import COPY_CONFIGS, copy_launch
 from perfkit.kernels.mamba2.stree_verify import StreeVerify, stree_step
 from perfkit.kernels.mamba2.tree_scan import scan_launch
+from perfkit.kernels.state_copy import COPY_CONFIGS, copy_launch
 from perfkit.method import Buffer, Case, Config, Launch, Number, Point, Step
 from perfkit.shape import Shape
 
