@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from perfkit import registry
 from perfkit.errors import InputError
 from perfkit.method import Case, Method, Phase
 from perfkit.presets import SweepSpec, load_preset, parse_ints, parse_spec
+from perfkit.registry import Absent
 from perfkit.roofline.acceptance import resolve_acceptances, short_acceptance
 from perfkit.shape import Shape
 from perfkit.tree import Tree
@@ -87,24 +88,26 @@ def is_plugin(key: str) -> bool:
     return ".py:" in key
 
 
-def select_methods(family: str, phases: Sequence[Phase], keys: Sequence[str]) -> dict[Phase, dict[str, Method]]:
+def select_methods(
+    family: str, phases: Sequence[Phase], keys: Sequence[str]
+) -> dict[Phase, dict[str, Method | Absent]]:
     """Return the methods that a sweep times in each phase, by case key, the control of the phase first.
 
     The control is added when it is not asked for: a speedup needs its baseline in the same group. A method of one of
-    the phases alone is left out of the others.
+    the phases alone is left out of the others. What the family has no kernels for is among them, to be skipped.
 
     Raises:
         InputError: a method of none of the phases, or a family without methods for one of them.
     """
-    chosen: dict[Phase, dict[str, Method]] = {}
+    chosen: dict[Phase, dict[str, Method | Absent]] = {}
     found: set[str] = set()
     for phase in phases:
-        known = {item.key: item for item in registry.methods(family, phase)}
+        known = _known(family, phase)
         if not known:
             have = sorted({f"{item.family} {item.phase}" for item in registry.methods()})
             flag = "--draft" if phase == "verify" else "--model"
             raise InputError(f"there are no {family} {phase} methods yet", field=flag, allowed=have)
-        mine: dict[str, Method] = {}
+        mine: dict[str, Method | Absent] = {}
         for key in keys:
             if key == "all":
                 mine |= known
@@ -121,10 +124,16 @@ def select_methods(family: str, phases: Sequence[Phase], keys: Sequence[str]) ->
         chosen[phase] = first | {key: mine[key] for key in sorted(mine) if key != control}
     for key in keys:
         if key not in found:
-            allowed = sorted({item.key for phase in phases for item in registry.methods(family, phase)})
+            allowed = sorted({known for phase in phases for known in _known(family, phase)})
             raise InputError(f"unknown {family} {' or '.join(phases)} method", field="--method", value=key,
                              allowed=[*allowed, "all", "FILE.py:METHOD"])  # fmt: skip
     return chosen
+
+
+def _known(family: str, phase: Phase) -> dict[str, Method | Absent]:
+    """Return a phase's methods by key, and what the family has no kernels for; none of either without any method."""
+    known: dict[str, Method | Absent] = {item.key: item for item in registry.methods(family, phase)}
+    return known | {item.key: item for item in registry.absent(family, phase)} if known else {}
 
 
 def _plugin(family: str, phase: Phase | None, key: str) -> tuple[str, Method]:
@@ -134,11 +143,11 @@ def _plugin(family: str, phase: Phase | None, key: str) -> tuple[str, Method]:
     return spec, registry.get_method(family, spec, phase or registry.load_method(spec).phase)
 
 
-def _split(cases: Iterable[tuple[Case, Method]]) -> tuple[list[Case], list[tuple[Case, str]]]:
+def _split(cases: Iterable[tuple[Case, Method | Absent]]) -> tuple[list[Case], list[tuple[Case, str]]]:
     run: list[Case] = []
     skipped: list[tuple[Case, str]] = []
     for case, method in cases:
-        reason = _unfit(case, method) or method.supports(case)
+        reason = _unfit(case) or method.supports(case) or _no_tree(case, method)
         if reason:
             skipped.append((case, reason))
         else:
@@ -146,14 +155,17 @@ def _split(cases: Iterable[tuple[Case, Method]]) -> tuple[list[Case], list[tuple
     return run, skipped
 
 
-def _unfit(case: Case, method: Method) -> str | None:
+def _unfit(case: Case) -> str | None:
     """Return why no kernel can be asked to run the case, before its method is."""
-    if case.tree is not None and not method.trees:
-        return "takes no draft tree"
     if case.window is not None and case.depth > case.window:
         what = "draft length T" if case.tree is None else "longest path of the tree"
         return f"{what} = {case.depth} does not fit in the window L = {case.window}"
     return None
+
+
+def _no_tree(case: Case, method: Method | Absent) -> str | None:
+    """Return that the method takes no tree where the case has one: of methods that do not say why themselves."""
+    return "takes no draft tree" if case.tree is not None and not method.trees else None
 
 
 def _check_drafts(family: str, spec: SweepSpec) -> None:
@@ -162,7 +174,7 @@ def _check_drafts(family: str, spec: SweepSpec) -> None:
     depths = [Tree.parse(tree).depth for tree in spec.trees] or spec.drafts
     if min(depths) <= max(spec.windows):
         return
-    known = {item.key: item for item in registry.methods(family, "verify")}
+    known = _known(family, "verify")
     if all(key in known and not known[key].windowed for key in spec.methods):
         return
     windows = ",".join(map(str, spec.windows))
@@ -213,7 +225,12 @@ def build_groups(shape: Shape, spec: SweepSpec) -> list[Group]:
 
 
 def _groups(
-    shape: Shape, spec: SweepSpec, draft_len: int, acceptance: str, tree: str | None, methods: dict[str, Method]
+    shape: Shape,
+    spec: SweepSpec,
+    draft_len: int,
+    acceptance: str,
+    tree: str | None,
+    methods: Mapping[str, Method | Absent],
 ) -> Iterable[Group]:
     """Yield a group for each dtype and batch."""
     for state_dtype in spec.state_dtypes:
@@ -241,7 +258,9 @@ def _some_can_run(groups: list[Group]) -> list[Group]:
     return groups
 
 
-def _points(base: Case, methods: dict[str, Method], spec: SweepSpec, control: str) -> Iterable[tuple[Case, Method]]:
+def _points(
+    base: Case, methods: Mapping[str, Method | Absent], spec: SweepSpec, control: str
+) -> Iterable[tuple[Case, Method | Absent]]:
     for key, method in methods.items():
         windows: Sequence[int | None] = spec.windows if method.windowed else (None,)
         aliases: Sequence[Any] = ("A", "B") if spec.self_check and key == control else (None,)

@@ -5,17 +5,55 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
 from perfkit.errors import InputError
-from perfkit.method import Family, Method
+from perfkit.method import Case, Family, Method, Phase
 from perfkit.shape import FAMILIES
 
 #: Entry-point group in which an installed package offers methods: each entry names a Method instance.
 ENTRY_POINTS = "perfkit.methods"
+
+_STREE = (
+    "its scan weighs independent inputs by decays; the delta rule corrects each input by the state before its token"
+)
+_JOINT = "is defined for scalar decay; on the delta rule each of its two rows would derive all corrections, at 3R + 4W"
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A strategy that a family has no kernels for; a sweep shows its cases as skipped, with the reason.
+
+    Its fields and :meth:`supports` are what plans ask of a :class:`perfkit.method.Method`.
+    """
+
+    key: str
+    family: str
+    phase: Phase
+    source: str
+    reason: str
+    windowed: bool = False
+    trees: bool = False
+
+    def supports(self, case: Case) -> str | None:
+        """Return why there is no such method, whatever the case."""
+        return self.reason
+
+
+#: Strategies of the paper that are not built for the delta rule.
+_ABSENT = tuple(
+    Absent(key, name, "verify", source, reason)
+    for name in ("gdn", "kda")
+    for key, source, reason in (
+        ("joint_attainment", "paper, App. A.1 (Snakes and Ladders, joint attainment)", _JOINT),
+        ("stree", "paper, App. A.1 (STree)", _STREE),
+        ("stree_released", "paper, App. A.1 (STree, the released path)", _STREE),
+    )
+)
 
 
 @cache
@@ -62,11 +100,19 @@ def methods(family: str | None = None, phase: str | None = None) -> list[Method]
     return [m for m in _all_methods() if family in (None, m.family) and phase in (None, m.phase)]
 
 
+def absent(family: str | None = None, phase: str | None = None) -> list[Absent]:
+    """Return the strategies that a family has no kernels for; an installed plug-in may have brought one."""
+    there = {(m.family, m.phase, m.key) for m in methods(family, phase)}
+    return [item for item in _ABSENT if family in (None, item.family) and phase in (None, item.phase)
+            and (item.family, item.phase, item.key) not in there]  # fmt: skip
+
+
 def get_method(family: str, key: str, phase: str = "decode") -> Method:
     """Return one method. A key with a colon, ``FILE.py:NAME``, is loaded from that file.
 
     Raises:
-        InputError: unknown key; the message lists what there is.
+        InputError: unknown key; the message lists what there is. Or one that the family has no kernels for; it says
+            why.
     """
     if ":" in key:
         method = load_method(key)
@@ -78,6 +124,9 @@ def get_method(family: str, key: str, phase: str = "decode") -> Method:
     for method in methods(family, phase):
         if method.key == key:
             return method
+    for item in absent(family, phase):
+        if item.key == key:
+            raise InputError(f"there is none for {family} {phase}: {item.reason}", field="--method", value=key)
     raise InputError(f"no such method for {family} {phase}", field="--method", value=key,
                      allowed=[m.key for m in methods(family, phase)] or "none yet")  # fmt: skip
 

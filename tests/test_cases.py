@@ -378,6 +378,38 @@ def test_trees(verify):
     assert labels(same)[1:] == [["B4 tree4 aT snapshot", "B4 tree4 aT L8 replay"]]
 
 
+@pytest.mark.parametrize("family", ["gdn", "kda"])
+def test_what_a_family_has_no_kernels_for_is_skipped_with_the_reason(family: str):
+    shape = Shape(family, 32, 32, 128, 128)
+    absent = {item.key: item.reason for item in cases.registry.absent(family)}
+    _, group = cases.build_groups(shape, spec(batch="4", window="8", draft="4", accepted="T"))
+    assert [case.method for case in group.cases] == ["snapshot", "activation_replay", "fused_recovery", "replay"]
+    assert {case.method: reason for case, reason in group.skipped} == absent
+    assert {(case.window, case.group_id) for case, _ in group.skipped} == {(None, group.group_id)}
+    flags = {"draft": "4", "accepted": "T", "method": "joint_attainment"}
+    _, alone = cases.build_groups(shape, spec(batch="4", window="8", **flags))
+    assert [case.method for case in alone.cases] == ["snapshot"]
+    assert [(case.method, reason) for case, reason in alone.skipped] == [
+        ("joint_attainment", absent["joint_attainment"])]  # fmt: skip
+    # It needs no window, so any draft is planned; and it is no method of decode.
+    long = cases.build_groups(shape, spec(batch="4", window="8", draft="16", accepted="T", method="stree"))
+    assert [(case.method, reason) for case, reason in long[-1].skipped] == [("stree", absent["stree"])]
+    with pytest.raises(InputError, match=f"unknown {family} decode method"):
+        cases.build_groups(shape, spec(batch="4", window="8", method="stree"))
+    assert "joint_attainment" not in [
+        case.method for group in cases.build_groups(shape, spec(batch="4", window="8")) for case in group.cases
+    ]
+
+
+def test_a_method_says_itself_why_it_takes_no_tree():
+    shape = Shape("gdn", 32, 16, 128, 128)
+    groups = cases.build_groups(shape, spec(batch="4", window="8", tree=["0,0,1"], accepted="T"))
+    reasons = {case.method: reason for case, reason in groups[-1].skipped}
+    assert reasons["fused_recovery"].startswith("draft trees: the end state is the state after one path")
+    assert reasons["activation_replay"].startswith("draft trees: the scan in place holds one state a row")
+    assert "takes no draft tree" not in reasons.values()
+
+
 def test_only_its_unit_can_run_is_no_sweep(verify, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Verify, "supports", lambda self, case: "no")
     with pytest.raises(InputError, match=r"^no point of this sweep can run: B4 T4 a1 snapshot: no"):

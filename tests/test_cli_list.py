@@ -44,6 +44,16 @@ def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(method["source"] for method in methods)
     trees = {method["key"] for method in methods if method["family"] == "mamba2" and method["trees"]}
     assert trees == {"snapshot", "stree", "stree_released", "replay"}
+    assert {method["reason"] for method in methods} == {None}
+
+
+def test_methods_that_a_family_has_no_kernels_for_are_said_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    absent = {m["key"]: m["reason"] for m in listed(capsys, "methods", "--model", "qwen3.5-4b") if m["reason"]}
+    assert list(absent) == ["joint_attainment", "stree", "stree_released"]
+    assert app.run(["list", "methods", "--model", "qwen3.5-4b"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-3:] == [f"not for gdn verify: {key}: {reason}" for key, reason in absent.items()]
+    assert not any(line.startswith("stree") for line in lines)
 
 
 def test_measured_rows_name_their_manifest_and_each_is_there_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -405,9 +405,27 @@ def test_a_tree_is_timed_by_the_methods_that_take_one(fake, capsys):
     if "fused_recovery" in frame.index:
         assert (frame["status"]["fused_recovery"], frame["reason"]["fused_recovery"]) == (
             "skipped",
-            "takes no draft tree",
+            "draft trees: the end state is the state after one path, and the replay runs a prefix",
         )
     assert "B4 tree5 aT L16 replay" in capsys.readouterr()[0]
+
+
+def test_what_the_delta_rule_has_no_kernels_for_is_skipped_with_the_reason(fake, capsys):
+    from perfkit import registry
+
+    args = ("--model", "qwen3.5-4b", "--batch", "4", "--window", "16", "--draft", "4", "--accepted", "T")
+    assert sweep(*args, "--method", "all", "--out", "run") == 0
+    out, _ = capsys.readouterr()
+    frame = results.load_run("run").set_index("method")
+    skipped = frame[frame["status"] == "skipped"]
+    reasons = {item.key: item.reason for item in registry.absent("gdn")}
+    assert skipped["reason"].to_dict() == reasons
+    assert set(frame["status"].drop(skipped.index)) == {"ok"}
+    assert skipped["bytes_read_model"].isna().all() and skipped["time_us"].isna().all()
+    assert f"3 skipped ({reasons['joint_attainment']})" in out
+    assert sweep("--resume", "run") == 0
+    assert sweep(*args, "--method", "joint_attainment", "--out", "alone") == 0
+    assert results.load_run("alone")["method"].tolist() == ["conventional", "snapshot", "joint_attainment"]
 
 
 def test_staggered_rows_are_planned_for_the_gpu(fake, capsys):

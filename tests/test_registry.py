@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from perfkit import registry
 from perfkit.errors import InputError
 from perfkit.method import Case, Method
+from perfkit.roofline import STATE_TRAFFIC
 from perfkit.shape import Shape
 
 PLANTED = Path(__file__).with_name("planted_methods.py")
@@ -33,7 +35,9 @@ def line(error: pytest.ExceptionInfo[InputError]) -> str:
 def test_shipped_methods_the_control_first() -> None:
     assert [method.key for method in registry.methods("mamba2", "decode")] == ["conventional", "replay"]
     assert [method.key for method in registry.methods("mamba2", "verify")] == VERIFY
-    assert {"conventional", "snapshot"} <= {method.key for method in registry.methods("gdn")}
+    for name in ("gdn", "kda"):
+        assert [method.key for method in registry.methods(name, "verify")] == [
+            "activation_replay", "fused_recovery", "replay", "snapshot"]  # fmt: skip
     assert registry.methods("gdn", "decode")[0].key == "conventional"
     assert [method.key for method in registry.methods("kda", "decode")] == ["conventional", "replay"]
     assert "mamba2" in registry.families()
@@ -50,11 +54,36 @@ def test_unknown_keys_name_what_there_is() -> None:
         registry.get_method("mamba2", "conventional", "verify")
     assert line(error).endswith(f"no such method for mamba2 verify (allowed: {', '.join(VERIFY)})")
     with pytest.raises(InputError) as error:
-        registry.get_method("kda", "stree", "verify")
-    assert "no such method for kda verify (allowed: " in line(error)
+        registry.get_method("kda", "stree")
+    assert "no such method for kda decode (allowed: " in line(error)
     with pytest.raises(InputError) as error:
         registry.family("nope")
     assert "family: 'nope': no kernels for this family (allowed: gdn, kda, mamba2" in line(error)
+
+
+def test_what_a_family_has_no_kernels_for_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each strategy of App. A.1 is either there or said to be absent, in one sentence that result lines do not cut."""
+    strategies = {key for key in STATE_TRAFFIC if key != "conventional"}
+    for name in registry.families():
+        there = {method.key for method in registry.methods(name, "verify")}
+        absent = {item.key: item for item in registry.absent(name, "verify")}
+        assert there | set(absent) == strategies and not there & set(absent)
+        assert sorted(absent) == ([] if name == "mamba2" else ["joint_attainment", "stree", "stree_released"])
+        for item in absent.values():
+            assert item.supports(Case(Shape(name, 2, 2, 16, 16), item.key, 1, None, 4)) == item.reason
+            assert 40 < len(item.reason) <= 120 and ". " not in item.reason
+            with pytest.raises(InputError) as error:
+                registry.get_method(name, item.key, "verify")
+            assert line(error) == f"--method: '{item.key}': there is none for {name} verify: {item.reason}"
+    assert "state before its token" in {item.key: item.reason for item in registry.absent("kda")}["stree"]
+    assert registry.absent(phase="decode") == []
+    # What an installed package offers is there.
+    brought = copy.copy(registry.get_method("mamba2", "stree", "verify"))
+    brought.family = "gdn"
+    every = (*registry.methods(), brought)
+    monkeypatch.setattr(registry, "_all_methods", lambda: every)
+    assert [item.key for item in registry.absent("gdn")] == ["joint_attainment", "stree_released"]
+    assert registry.get_method("gdn", "stree", "verify") is brought
 
 
 def test_a_file_s_method_is_loaded_once_and_known_by_its_spec() -> None:

@@ -6,12 +6,16 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perfkit.cli.common import GpuOption, JsonOption, ModelOption, err_console, print_json, print_table
 from perfkit.errors import PerfkitError
+
+if TYPE_CHECKING:
+    from perfkit.method import Method
+    from perfkit.registry import Absent
 
 Rows = list[dict[str, Any]]
 
@@ -35,7 +39,8 @@ def list_(
 ) -> None:
     """List models, GPUs, methods, runs or the shipped measurements.
 
-    With --json a list of rows; of measured, {"rows": …, "manifests": …}, where a row's manifest is the hash of one.
+    With --json a list of rows; a method that its family has no kernels for has a reason. Of measured, {"rows": …,
+    "manifests": …}, where a row's manifest is the hash of one.
     """
     rows = _ROWS[what](model, gpu, runs)
     if json and what is Subject.MEASURED:
@@ -44,7 +49,10 @@ def list_(
         print_json(rows)
     elif rows:
         columns = _COLUMNS[what]
-        print_table(columns, [[row.get(name) for name in columns] for row in rows])
+        there = [row for row in rows if what is not Subject.METHODS or row["reason"] is None]
+        print_table(columns, [[row.get(name) for name in columns] for row in there])
+        for row in rows[len(there) :]:
+            print(f"not for {row['family']} {row['phase']}: {row['key']}: {row['reason']}")
     else:
         err_console().print(f"no {_NOUNS.get(what, what.value)}{_where(model, gpu)}")
 
@@ -68,13 +76,14 @@ def _gpus(model: str | None, gpu: str | None, runs: Path) -> Rows:
 
 def _methods(model: str | None, gpu: str | None, runs: Path) -> Rows:
     from perfkit.profiles import load_model
-    from perfkit.registry import methods
+    from perfkit.registry import absent, methods
 
     family = None if model is None else load_model(model).family
+    items: list[Method | Absent] = [*methods(family), *absent(family)]
     return [
-        {"key": m.key, "family": m.family, "phase": m.phase, "windowed": m.windowed, "trees": m.trees,
-         "source": m.source}
-        for m in methods(family)
+        {"key": item.key, "family": item.family, "phase": item.phase, "windowed": item.windowed, "trees": item.trees,
+         "source": item.source, "reason": getattr(item, "reason", None)}
+        for item in items
     ]  # fmt: skip
 
 
