@@ -146,6 +146,7 @@ def test_the_delta_rule_reads_the_state_once_more() -> None:
     assert delta.materialized_verify(d_v, d_k, h, n) == (2 * h + 4 + 7 * n) * d_v * d_k
     pairs = n * (h + n) + n * h + 1  # of queries as the paper counts them; of keys with the drafts before them
     assert delta.output_only_verify(d_v, d_k, h, n) == 4 * n * d_v * d_k + pairs * pair
+    assert delta.recovery(d_v, d_k, n) == n * (correction + d_v * d_k + onto)  # a step without its readout
     assert flops.FLOPS["mamba2"].conventional is flops.conventional_flops
 
 
