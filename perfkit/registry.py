@@ -19,7 +19,7 @@ from perfkit.shape import FAMILIES
 ENTRY_POINTS = "perfkit.methods"
 
 _STREE = (
-    "its scan weighs independent inputs by decays; the delta rule corrects each input by the state before its token"
+    "its scan weighs independent inputs by decays; the delta rule corrects each input by the state before it"
 )
 _JOINT = "is defined for scalar decay; on the delta rule each of its two rows would derive all corrections, at 3R + 4W"
 

@@ -75,7 +75,7 @@ def test_what_a_family_has_no_kernels_for_has_a_reason(monkeypatch: pytest.Monke
             with pytest.raises(InputError) as error:
                 registry.get_method(name, item.key, "verify")
             assert line(error) == f"--method: '{item.key}': there is none for {name} verify: {item.reason}"
-    assert "state before its token" in {item.key: item.reason for item in registry.absent("kda")}["stree"]
+    assert "by the state before it" in {item.key: item.reason for item in registry.absent("kda")}["stree"]
     assert registry.absent(phase="decode") == []
     # What an installed package offers is there.
     brought = copy.copy(registry.get_method("mamba2", "stree", "verify"))
