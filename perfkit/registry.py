@@ -18,9 +18,7 @@ from perfkit.shape import FAMILIES
 #: Entry-point group in which an installed package offers methods: each entry names a Method instance.
 ENTRY_POINTS = "perfkit.methods"
 
-_STREE = (
-    "its scan weighs independent inputs by decays; the delta rule corrects each input by the state before it"
-)
+_STREE = "its scan weighs independent inputs by decays; the delta rule corrects each input by the state before it"
 _JOINT = "is defined for scalar decay; on the delta rule each of its two rows would derive all corrections, at 3R + 4W"
 
 
