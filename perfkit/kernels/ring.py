@@ -33,6 +33,16 @@ def origin_of(cursor):  # int or tensor
 
 
 @triton.jit
+def cursor_load(cursor_ptr, HEADS: tl.constexpr):
+    """The cursor of HEADS heads of a row, which agree; the program that reads them owns them and will write them."""
+    cursor = tl.load(cursor_ptr)
+    for i in tl.static_range(1, HEADS):
+        cursor = tl.maximum(cursor, tl.load(cursor_ptr + i))
+    tl.debug_barrier()  # every warp has read the cursor before one of them writes the next one
+    return cursor
+
+
+@triton.jit
 def cursor_h(cursor):
     """h of a cursor."""
     return cursor & 0x7FFF

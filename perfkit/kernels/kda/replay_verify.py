@@ -31,6 +31,7 @@ from perfkit.kernels.replay import at_least_16, correction_dtype, ring_slots
 from perfkit.kernels.replay_commit import BLOCK, value_blocks
 from perfkit.kernels.ring import (
     cursor_h,
+    cursor_load,
     cursor_marked,
     cursor_origin,
     cursor_pack,
@@ -153,8 +154,7 @@ def _kda_replay_flush_kernel(
         return
     n = tl.load(drafts_ptr + row)
     unit = slot * N_HEADS + head
-    cursor = tl.load(cursor_ptr + unit)
-    tl.debug_barrier()  # every warp has read the cursor before one of them writes the next one
+    cursor = cursor_load(cursor_ptr + unit, 1)
     h = cursor_h(cursor) + tl.load(took_ptr + row)
     if h + n <= window:
         return
@@ -215,8 +215,7 @@ def _kda_replay_output_kernel(
     if slot < 0:
         return
     unit = slot * N_HEADS + head
-    cursor = tl.load(cursor_ptr + unit)
-    tl.debug_barrier()  # every warp has read the cursor before one of them writes the next one
+    cursor = cursor_load(cursor_ptr + unit, 1)
     if cursor_marked(cursor):  # the launch before served this row
         tl.store(cursor_ptr + unit, cursor_without_mark(cursor))
         return

@@ -34,6 +34,7 @@ from perfkit.kernels.replay import SMALL_BATCH_HEADS, at_least_16, ring_slots
 from perfkit.kernels.replay_commit import BLOCK, commit_launch, value_blocks
 from perfkit.kernels.ring import (
     cursor_h,
+    cursor_load,
     cursor_marked,
     cursor_origin,
     cursor_pack,
@@ -48,16 +49,6 @@ from perfkit.method import (
     Config,
     Launch,
 )
-
-
-@triton.jit
-def _cursor(cursor_ptr, HEADS: tl.constexpr):
-    """The cursor of HEADS heads of a row, which agree; the program that reads them owns them and will write them."""
-    cursor = tl.load(cursor_ptr)
-    for i in tl.static_range(1, HEADS):
-        cursor = tl.maximum(cursor, tl.load(cursor_ptr + i))
-    tl.debug_barrier()  # every warp has read the cursor before one of them writes the next one
-    return cursor
 
 
 @triton.jit
@@ -108,7 +99,7 @@ def _replay_flush_kernel(
     p = tl.arange(0, POSITIONS)
     masks_ptr = ancestors_ptr + row.to(tl.int64) * T
     n, took, depth = committed_by(drafts_ptr + row, took_ptr + row, masks_ptr, p, TREE)
-    cursor = _cursor(cursor_ptr + slot * N_V + first_head, HEADS)
+    cursor = cursor_load(cursor_ptr + slot * N_V + first_head, HEADS)
     h = cursor_h(cursor) + took
     if h + depth <= window:
         return
@@ -194,7 +185,7 @@ def _replay_output_kernel(
     slot = tl.load(slots_ptr + row).to(tl.int64)
     if slot < 0:
         return
-    cursor = _cursor(cursor_ptr + slot * N_V + first_head, HEADS)
+    cursor = cursor_load(cursor_ptr + slot * N_V + first_head, HEADS)
     cursors = cursor_ptr + slot * N_V + first_head + tl.arange(0, HEADS)
     if cursor_marked(cursor):  # the launch before served this row
         tl.store(cursors, tl.full([HEADS], 0, tl.int32) + cursor_without_mark(cursor))
