@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 from perfkit.errors import DeviceError, first_line
 from perfkit.method import Case, Config, Point
 from perfkit.session import Replayable, Session, state_extents, torch_dtype
-from perfkit.tolerance import HEAD_TOLERANCE, STEP_TOLERANCE, drift_tolerance, excess_error, half_ulp, head_error
+from perfkit.tolerance import (
+    HEAD_TOLERANCE,
+    STEP_TOLERANCE,
+    drift_tolerance,
+    excess_error,
+    half_ulp,
+    head_error,
+    output_size,
+)
 
 #: Rows compared when a batch is large; all rows run.
 ROWS_COMPARED = 8
@@ -199,17 +207,19 @@ class Checker:
         state = torch.where(wide, state, self.anchor)
         found = self.committed()
         slack = torch.where(wide, self._slack(self.anchor, self._inputs(), torch.zeros_like(state)), 0.0)
-        self._compare_numbers(where, on, on, expected, state, found, slack)
+        sizes = output_size(state, self.family.query(self._inputs()))
+        self._compare_numbers(where, on, on, expected, sizes, state, found, slack)
         self._compare_checkpoint(where, on, flush, before)
         self.anchor = found
 
     def _compare_numbers(
-        self, where: str, on: torch.Tensor, written: torch.Tensor, expected: torch.Tensor, state: torch.Tensor,
-        found: torch.Tensor, slack: torch.Tensor,
+        self, where: str, on: torch.Tensor, written: torch.Tensor, expected: torch.Tensor, sizes: torch.Tensor,
+        state: torch.Tensor, found: torch.Tensor, slack: torch.Tensor,
     ) -> None:  # fmt: skip
         """Compare outputs, those ``written`` of ``expected``, and the states found of the rows that are ``on``.
 
-        ``slack``: how far the states may lie off because records are rounded.
+        ``sizes``: of the outputs by :func:`output_size`. ``slack``: how far the states may lie off because records are
+        rounded.
         """
         error = self._output_error(expected, written)
         self.worst = max(self.worst, error)
@@ -219,7 +229,8 @@ class Checker:
         if not error <= STEP_TOLERANCE:
             raise Wrong(f"{where}: state error {error:.1e} > {STEP_TOLERANCE:.0e}")
         out = self.tensors["out"]
-        worst = head_error(out[self.rows][written].double(), expected[written], out.dtype, self._factor("out"))
+        worst = head_error(out[self.rows][written].double(), expected[written], out.dtype, self._factor("out"),
+                           least=sizes[written])  # fmt: skip
         worst = max(worst, head_error(found[on], state[on], self.tensors["state"].dtype, self._factor("state"),
                                       slack[on]))  # fmt: skip
         if not worst <= HEAD_TOLERANCE:

@@ -331,6 +331,10 @@ class Family(ABC):
             The new state and the output [batch, n_v_heads, d_v], both float64.
         """
 
+    @abstractmethod
+    def query(self, inputs: Mapping[str, Any]) -> Any:
+        """Return what a token reads the new state with, S q: [batch, n_v_heads, d_k] float64, of every value head."""
+
     def slack(self, state: Any, inputs: Mapping[str, Any], off: Callable[[Any], Any], before: Any) -> Any:
         """Return how far each element of the new state may lie from :meth:`reference`'s if records are rounded.
 

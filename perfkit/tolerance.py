@@ -64,6 +64,7 @@ def head_error(
     dtype: torch.dtype,
     factor: float = 1.0,
     slack: torch.Tensor | float = 0,
+    least: torch.Tensor | None = None,
 ) -> float:
     """Return :func:`excess_error` of the worst head: a small head must not hide behind large ones.
 
@@ -73,6 +74,7 @@ def head_error(
         dtype: what ``found`` was stored as.
         factor: 2 where storing truncates.
         slack: what else is allowed, of each element.
+        least: [rows, heads] float64, norms that those of ``expected`` count as at least.
     """
     if not expected.numel():
         return 0.0
@@ -80,5 +82,24 @@ def head_error(
     norms = torch.linalg.vector_norm(expected.flatten(2), dim=2)
     errors = torch.linalg.vector_norm(beyond.flatten(2), dim=2)
     floor = HEAD_FLOOR * float(norms.square().mean().sqrt())
+    if least is not None:
+        norms = torch.maximum(norms, least)
     worst = float((errors / norms.clamp(min=max(floor, 1e-30))).max())
     return worst if worst == worst else float("inf")
+
+
+def output_size(state: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """Return ‖Σ |S| |q|‖ / √d_k of each head: about what its output would be if the query had no particular direction.
+
+    A query at right angles to most of what a state holds gives a small output, whose error is still that of the sum
+    that cancelled: a state of one record gives u (k·q).
+
+    Args:
+        state: [rows, heads, d_v, d_k] float64, the one that is read.
+        query: [rows, heads, d_k] float64.
+
+    Returns:
+        [rows, heads] float64.
+    """
+    seen = (state.abs() * query.abs()[..., None, :]).sum(-1)
+    return torch.as_tensor(torch.linalg.vector_norm(seen, dim=-1) / query.shape[-1] ** 0.5)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from perfkit.checker import Checker, Mask, Wrong
 from perfkit.method import Case, Config, Point
-from perfkit.tolerance import STEP_TOLERANCE, excess_error, half_ulp
+from perfkit.tolerance import STEP_TOLERANCE, excess_error, half_ulp, output_size
 from perfkit.tree import Tree, last_node
 
 Ints = NDArray[np.int64]
@@ -194,9 +194,9 @@ class VerifyChecker(Checker):
         if not (out[~written] == UNTOUCHED).all():
             raise Wrong(f"{where}: output of a position that a row does not have was written")
         found = self.committed()
-        expected, state, slack = self._expected(on, written, found)
+        expected, sizes, state, slack = self._expected(on, written, found)
         self.drift, _ = self._follow(self.drift, on)
-        self._compare_numbers(where, on, written, expected, state, found, slack)
+        self._compare_numbers(where, on, written, expected, sizes, state, found, slack)
         self._compare_checkpoint(where, on, flush, before)
         self.anchor = found
 
@@ -207,9 +207,10 @@ class VerifyChecker(Checker):
 
     def _expected(
         self, on: torch.Tensor, written: torch.Tensor, found: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return outputs [rows, T, …] and states [rows, …] that a step should have, of each row the nearest, and slack.
 
+        Second come the outputs' sizes [rows, T, n_v_heads].
         A state of half precision is rounded where a method stores it, so what its outputs start from may be rounded or
         not; :meth:`_roundings` says which values are allowed. The states' slack is that of :meth:`_follow`.
         """
@@ -222,7 +223,11 @@ class VerifyChecker(Checker):
         states = [torch.where(wide, walked[row, last.clamp(min=0)], self.anchor) for walked, _ in runs]
         shown = torch.where(written[..., None, None], out, 0.0)
         _, slack = self._follow(self.anchor, on)
+        inputs, walked = self._inputs(), runs[0][0]
+        sizes = [output_size(walked[:, node], self.family.query(self.family.token(inputs, node)))
+                 for node in range(self.case.draft_len)]  # fmt: skip
         return (self._nearest(shown, outputs, dtype, self._factor("out"), torch.zeros_like(out)),
+                torch.stack(sizes, 1),
                 self._nearest(found, states, self.tensors["state"].dtype, self._factor("state"), slack),
                 slack)  # fmt: skip
 
@@ -333,7 +338,7 @@ class VerifyChecker(Checker):
     def _row_error(self, mine: torch.Tensor) -> float:
         """Return the worse error of outputs and committed states."""
         written, found = self._written(mine), self.committed()
-        expected, state, slack = self._expected(mine, written, found)
+        expected, _, state, slack = self._expected(mine, written, found)
         dtype = self.tensors["state"].dtype
         return max(self._output_error(expected, written),
                    excess_error(found[mine], state[mine], dtype, self._factor("state"), slack[mine]))  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from perfkit.tolerance import HEAD_TOLERANCE, excess_error, half_ulp, head_error
+from perfkit.tolerance import HEAD_TOLERANCE, excess_error, half_ulp, head_error, output_size
 
 FP16, BF16 = torch.float16, torch.bfloat16
 VALUES = np.concatenate([
@@ -85,3 +85,29 @@ def test_a_small_head_does_not_hide_behind_large_ones() -> None:
     assert excess_error(found, expected, torch.float32) < 2e-6  # a layer's norm does not see it
     assert head_error(found, expected, torch.float32) > HEAD_TOLERANCE
     assert head_error(expected.clone(), expected, torch.float32) == 0.0
+
+
+def test_a_query_at_right_angles_is_measured_by_what_cancelled() -> None:
+    """A state of one record, u kᵀ: products in two BF16 terms are right, however little of them is left."""
+    torch.manual_seed(0)
+    k, q = (torch.randn(1, 16, 128, dtype=torch.float64) for _ in range(2))
+    k /= k.norm(dim=-1, keepdim=True)
+    q -= (1 - 1e-4) * (q * k).sum(-1, keepdim=True) * k
+    state = torch.randn(1, 16, 64, 1, dtype=torch.float64) * k[..., None, :]
+    high = (state.float().view(torch.int32) & -65536).view(torch.float32)
+    terms = high.double() + (state.float() - high).bfloat16().double()
+    expected, found = ((kept * q[..., None, :]).sum(-1) for kept in (state, terms))
+    sizes = output_size(state, q)
+    assert expected.norm() < 1e-3 * sizes.norm()
+    assert head_error(found, expected, torch.float32) > HEAD_TOLERANCE
+    assert head_error(found, expected, torch.float32, least=sizes) < 0.2 * HEAD_TOLERANCE
+    found = (state * (1 + 1e-4) * (q * torch.linspace(0.9, 1.1, 128))[..., None, :]).sum(-1)  # another query
+    assert head_error(found, expected, torch.float32, least=sizes) > 100 * HEAD_TOLERANCE
+
+
+def test_an_output_of_no_direction_has_about_its_size() -> None:
+    torch.manual_seed(0)
+    state, q = torch.randn(4, 16, 64, 128, dtype=torch.float64), torch.randn(4, 16, 128, dtype=torch.float64)
+    out = (state * q[..., None, :]).sum(-1).norm(dim=-1)
+    ratio = output_size(state, q) / out
+    assert 0.4 < float(ratio.min()) < float(ratio.max()) < 1.0  # 2/pi of it

@@ -96,6 +96,11 @@ class Gdn(Family):
         state = state * decay[..., None, None] + u[..., None] * k[..., None, :]
         return state, (state * q[..., None, :]).sum(-1)
 
+    def query(self, inputs: Mapping[str, Any]) -> Any:
+        """Return the value heads' queries [batch, n_v_heads, d_k]: normalized and scaled by d_k^(−1/2)."""
+        q = normalized(inputs["q"].double())
+        return q.repeat_interleave(inputs["v"].shape[1] // q.shape[1], dim=1) * q.shape[-1] ** -0.5
+
     def slack(self, state: Any, inputs: Mapping[str, Any], off: Callable[[Any], Any], before: Any) -> Any:
         """Return α·before + off(u) |k|ᵀ: records round u, and keep k and g as they are."""
         decay, u, k, _ = self.update(state, inputs)
@@ -115,11 +120,10 @@ class Gdn(Family):
 
         group = state.shape[1] // inputs["k"].shape[1]
         k = normalized(wide("k")).repeat_interleave(group, dim=1)
-        q = normalized(wide("q")).repeat_interleave(group, dim=1) * k.shape[-1] ** -0.5
         dt = torch.nn.functional.softplus(wide("gate") + wide("dt_bias"), threshold=700.0)
         decay = torch.exp(-torch.exp(wide("a_log")) * dt)
         held = decay[..., None] * (state * k[..., None, :]).sum(-1)
-        return decay, torch.sigmoid(wide("beta"))[..., None] * (wide("v") - held), k, q
+        return decay, torch.sigmoid(wide("beta"))[..., None] * (wide("v") - held), k, self.query(inputs)
 
 
 def normalized(x: Any) -> Any:

@@ -103,6 +103,11 @@ class Kda(Family):
         state = state * decay[..., None, :] + u[..., None] * k[..., None, :]
         return state, (state * q[..., None, :]).sum(-1)
 
+    def query(self, inputs: Mapping[str, Any]) -> Any:
+        """Return the queries [batch, n_heads, d_k]: normalized and scaled by d_k^(−1/2)."""
+        q = normalized(inputs["q"].double())
+        return q * q.shape[-1] ** -0.5
+
     def slack(self, state: Any, inputs: Mapping[str, Any], off: Callable[[Any], Any], before: Any) -> Any:
         """Return before·diag(α) + off(u) |k|ᵀ: records round u, and keep k and g as they are."""
         decay, u, k, _ = self.update(state, inputs)
@@ -121,11 +126,10 @@ class Kda(Family):
             return inputs[name].double()
 
         k = normalized(wide("k"))
-        q = normalized(wide("q")) * k.shape[-1] ** -0.5
         dt = torch.nn.functional.softplus(wide("gate") + wide("dt_bias"), threshold=700.0)
         decay = torch.exp(-torch.exp(wide("a_log"))[..., None] * dt)
         held = (state * (decay * k)[..., None, :]).sum(-1)
-        return decay, torch.sigmoid(wide("beta"))[..., None] * (wide("v") - held), k, q
+        return decay, torch.sigmoid(wide("beta"))[..., None] * (wide("v") - held), k, self.query(inputs)
 
 
 FAMILY = Kda()

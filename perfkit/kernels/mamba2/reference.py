@@ -105,12 +105,16 @@ class Mamba2(Family):
         dt = torch.nn.functional.softplus(wide("dt") + wide("dt_bias"), threshold=700.0)  # [batch, n_v_heads]
         group = state.shape[1] // inputs["k"].shape[1]
         k = wide("k").repeat_interleave(group, dim=1)
-        q = wide("q").repeat_interleave(group, dim=1)
         x = wide("x")
         decay = torch.exp(wide("a") * dt)[..., None, None]
         state = state * decay + (dt[..., None] * x)[..., None] * k[..., None, :]
-        out = (state * q[..., None, :]).sum(-1) + wide("d_skip")[:, None] * x
+        out = (state * self.query(inputs)[..., None, :]).sum(-1) + wide("d_skip")[:, None] * x
         return state, out
+
+    def query(self, inputs: Mapping[str, Any]) -> Any:
+        """Return the value heads' queries [batch, n_v_heads, d_k]."""
+        q = inputs["q"].double()
+        return q.repeat_interleave(inputs["x"].shape[1] // q.shape[1], dim=1)
 
 
 FAMILY = Mamba2()
