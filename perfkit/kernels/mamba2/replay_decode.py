@@ -21,6 +21,7 @@ from typing import Any
 from perfkit.kernels import replay, ring
 from perfkit.kernels.gates import softplus
 from perfkit.kernels.lang import tl, triton
+from perfkit.kernels.layout import columns
 from perfkit.kernels.mamba2 import layout
 from perfkit.kernels.replay import SMALL_BATCH_HEADS, ring_slots
 from perfkit.kernels.ring import cursor_h, cursor_origin, cursor_pack, wrap
@@ -52,9 +53,14 @@ def _output_step(
     state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr, bias_ptr, skip_ptr,
     out_ptr, row, slot, first_head, h, origin, n_ring, stride_x, stride_k, stride_q, stride_dt,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr,
-    HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, STAGES: tl.constexpr,
+    HEADS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, RECORDS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Outputs of HEADS heads of one group by Eq. 14, and the token's record appended. K·q once for all of them."""
+    """Outputs of HEADS heads of one group by Eq. 14, and the token's record appended. K·q once for all of them.
+
+    The states stream by as tiles [HEADS, ROWS, D_K / COLS, COLS], so that a row is spread over fewer lanes and its sum
+    takes fewer exchanges between them. It is one sum over the whole row again: Triton 3.7 takes twice as
+    many exchanges where chunks are summed first, and spills at L = 32.
+    """
     per_group: tl.constexpr = N_V // N_K
     group = first_head // per_group
     head = first_head + tl.arange(0, HEADS)
@@ -83,18 +89,27 @@ def _output_step(
     tl.store(cursor_ptr + slot * N_V + head, tl.full([HEADS], 0, tl.int32) + cursor_pack(h + 1, origin))
 
     x_base = x_ring_ptr + slot * n_ring * (N_V * D_V) + (head * D_V)[:, None]
-    s_base = state_ptr + (slot * N_V + head)[:, None, None] * (D_V * D_K) + c[None, None, :]
+    wide = tl.arange(0, D_K // COLS)[:, None] * COLS + tl.arange(0, COLS)[None, :]  # [chunks, COLS]
+    query = tl.reshape(q, [D_K // COLS, COLS])
+    s_base = state_ptr + (slot * N_V + head)[:, None, None, None] * (D_V * D_K) + wide[None, None, :, :]
+    # The token's own x comes a tile ahead. A program loads too few bytes of it at a time for an asynchronous copy, so
+    # the pipeline leaves it out, and each tile would wait for memory.
+    r = tl.arange(0, ROWS)
+    x_new = x_ptr + row * stride_x + (head * D_V)[:, None]
+    x_next = tl.load(x_new + r[None, :], mask=(r < D_V)[None, :], other=0.0)
     for v0 in tl.range(0, D_V, ROWS, num_stages=STAGES):
-        v = v0 + tl.arange(0, ROWS)
+        v = v0 + r
         live = v < D_V
-        s = tl.load(s_base + (v * D_K)[None, :, None], mask=live[None, :, None], other=0.0)
+        s = tl.load(s_base + (v * D_K)[None, :, None, None], mask=live[None, :, None, None], other=0.0)
         x_j = tl.load(
             x_base[None, :, :] + at[:, None, None] * (N_V * D_V) + v[None, None, :],
             mask=(j < h)[:, None, None] & live[None, None, :], other=0.0,
         )  # fmt: skip
-        x_now = tl.load(x_ptr + row * stride_x + (head * D_V)[:, None] + v[None, :], mask=live[None, :], other=0.0)
+        x_now = x_next
+        x_next = tl.load(x_new + (v + ROWS)[None, :], mask=(v + ROWS < D_V)[None, :], other=0.0)
         replayed = tl.sum(weight[:, :, None] * x_j.to(tl.float32), axis=0)  # [HEADS, ROWS]
-        out = decay[:, None] * tl.sum(s.to(tl.float32) * q[None, None, :], axis=2) + replayed
+        terms = tl.reshape(s.to(tl.float32) * query[None, None, :, :], [HEADS, ROWS, D_K])
+        out = decay[:, None] * tl.sum(terms, axis=2) + replayed
         out += now[:, None] * x_now.to(tl.float32)
         tl.store(x_base + here * (N_V * D_V) + v[None, :], x_now, mask=live[None, :])
         tl.store(out_ptr + (row * N_V + head)[:, None] * D_V + v[None, :], out.to(out_ptr.dtype.element_ty),
@@ -166,7 +181,7 @@ def _replay_decode_kernel(
     state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr, bias_ptr, skip_ptr,
     slots_ptr, out_ptr, window, n_ring, d_v, d_k, stride_x, stride_k, stride_q, stride_dt,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, SPLIT: tl.constexpr,
-    HEADS: tl.constexpr, ROWS: tl.constexpr, FOLD_ROWS: tl.constexpr, FOLD_COLS: tl.constexpr,
+    HEADS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, FOLD_ROWS: tl.constexpr, FOLD_COLS: tl.constexpr,
     RECORDS: tl.constexpr, FOLD_RECORDS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """A program serves HEADS heads of one row; h + 1 = window makes it flush."""
@@ -194,7 +209,7 @@ def _replay_decode_kernel(
         _output_step(
             state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr, bias_ptr,
             skip_ptr, out_ptr, row, slot, first_head, h, origin, n_ring, stride_x, stride_k, stride_q, stride_dt,
-            N_V, N_K, D_V, D_K, HEADS, ROWS, RECORDS, STAGES,
+            N_V, N_K, D_V, D_K, HEADS, ROWS, COLS, RECORDS, STAGES,
         )  # fmt: skip
 
 
@@ -235,7 +250,8 @@ class ReplayDecode(replay.ReplayDecode):
              t["x"].stride(0), t["k"].stride(0), t["q"].stride(0), t["dt"].stride(0)),
             {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k,
              "SPLIT": case.input_dtype == "bfloat16", "HEADS": config["heads"], "ROWS": config["rows"],
-             "FOLD_ROWS": config["fold_rows"], "FOLD_COLS": min(config["fold_cols"], shape.d_k), "RECORDS": records,
+             "COLS": columns(case), "FOLD_ROWS": config["fold_rows"],
+             "FOLD_COLS": min(config["fold_cols"], shape.d_k), "RECORDS": records,
              "FOLD_RECORDS": max(records, 16),  # the matrix unit's shortest sum
              "STAGES": config["stages"]},
             {"num_warps": config["warps"], "num_stages": config["stages"]}
