@@ -101,10 +101,24 @@ def accepted_nodes(tensors: Mapping[str, Any], step: int, n_nodes: int) -> Any:
 def columns(case: Case) -> int:
     """Return how many elements of a state row make 128 bytes, a whole row at most: COLS of the kernels.
 
-    A tile [rows, d_k] is held as [d_k / COLS, rows, COLS]: a quarter of a warp then owns a row, where the layout of a
-    plain tile gives it a whole warp, so that a sum along d_k takes three exchanges a row and not five.
+    Held as [rows, d_k / COLS, COLS], a tile of rows lies in the lanes of a warp so that a quarter of it owns a row and
+    all of the row's chunks: their sum needs no exchange, and one along d_k three exchanges a row where the layout of a
+    plain tile, which gives a row to a whole warp, takes five. With chunks as the first axis the compiler spreads them
+    over lanes, and a sum takes many times the exchanges. Conventional and snapshot kernels do hold [d_k / COLS, rows,
+    COLS]: measured on an H200, the other order is slower for them.
     """
     return min(case.shape.d_k, 128 // int(DTYPE_BYTES[case.state_dtype]))
+
+
+def head_records(values: Any, slots: Any, at: Any) -> Any:
+    """Return records [batch, tokens, n_v_heads, width] of a ring in which the records of a head lie together.
+
+    Args:
+        values: [slots, n_v_heads, ring, width].
+        slots: [batch] int64.
+        at: [batch, tokens] int64, places in the ring.
+    """
+    return values[slots].transpose(1, 2)[at.new_tensor(range(len(slots)))[:, None], at]
 
 
 def blocked_records(values: Any, slots: Any, at: Any, d_v: int) -> Any:
@@ -116,5 +130,11 @@ def blocked_records(values: Any, slots: Any, at: Any, d_v: int) -> Any:
         at: [batch, tokens] int64, places in the ring.
         d_v: rows of a head; the last block may hold more.
     """
-    found = values[slots].permute(0, 3, 1, 2, 4).flatten(3)[..., :d_v]
-    return found[at.new_tensor(range(len(slots)))[:, None], at]
+    rows = slots.new_tensor(range(len(slots)))
+    return head_records(values[slots].transpose(2, 3).flatten(3)[..., :d_v], rows, at)
+
+
+def correction_records(values: Any, slots: Any, at: Any, d_v: int) -> Any:
+    """Return corrections [batch, tokens, n_v_heads, d_v] of a ring as decode has it, head by head, or in blocks."""
+    blocked = values.dim() == 5
+    return blocked_records(values, slots, at, d_v) if blocked else head_records(values, slots, at)

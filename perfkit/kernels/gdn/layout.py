@@ -11,7 +11,7 @@ from perfkit.kernels.layout import (
     TokenBytes,
     VerifyBytes,
     accepted_nodes,
-    blocked_records,
+    correction_records,
     load_state,
     n_slots,
     row_bytes,
@@ -89,10 +89,10 @@ def records(case: Case, tensors: Mapping[str, Any], slots: Any, at: Any) -> dict
 
     Args:
         case: whose rings they are.
-        tensors: with u_ring [slots, n_v_heads, blocks, ring, block], k_ring [slots, ring, n_k_heads, d_k] and g_ring
-            [slots, ring, n_v_heads].
+        tensors: with u_ring [slots, n_v_heads, ring, d_v] or [slots, n_v_heads, blocks, ring, block], k_ring [slots,
+            ring, n_k_heads, d_k] and g_ring [slots, ring, n_v_heads].
         slots: [batch] int64.
         at: [batch, tokens] int64, places in the ring.
     """
     found = {name: tensors[f"{name}_ring"][slots[:, None], at] for name in ("g", "k")}
-    return {**found, "u": blocked_records(tensors["u_ring"], slots, at, case.shape.d_v)}
+    return {**found, "u": correction_records(tensors["u_ring"], slots, at, case.shape.d_v)}

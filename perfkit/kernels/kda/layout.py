@@ -12,7 +12,8 @@ from perfkit.kernels.layout import (
     TokenBytes,
     VerifyBytes,
     accepted_nodes,
-    blocked_records,
+    correction_records,
+    head_records,
     load_state,
     n_slots,
     row_bytes,
@@ -106,10 +107,10 @@ def records(case: Case, tensors: Mapping[str, Any], slots: Any, at: Any) -> dict
 
     Args:
         case: whose rings they are.
-        tensors: with u_ring [slots, n_heads, blocks, ring, block], k_ring and g_ring [slots, n_heads, ring, d_k].
+        tensors: with u_ring [slots, n_heads, ring, d_v] or [slots, n_heads, blocks, ring, block], k_ring and g_ring
+            [slots, n_heads, ring, d_k].
         slots: [batch] int64.
         at: [batch, tokens] int64, positions in the ring.
     """
-    rows = at.new_tensor(range(len(slots)))[:, None]
-    found = {name: tensors[f"{name}_ring"][slots].transpose(1, 2)[rows, at] for name in ("g", "k")}
-    return {**found, "u": blocked_records(tensors["u_ring"], slots, at, case.shape.d_v)}
+    found = {name: head_records(tensors[f"{name}_ring"], slots, at) for name in ("g", "k")}
+    return {**found, "u": correction_records(tensors["u_ring"], slots, at, case.shape.d_v)}
