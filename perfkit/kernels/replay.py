@@ -6,7 +6,7 @@ A family's file has its kernels, its buffers, its launches and its launch config
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from perfkit.kernels import ring
 from perfkit.kernels.lang import triton
 from perfkit.kernels.replay_commit import commit_bytes
-from perfkit.method import Case, Method, Number, Point, Step, constant_acceptance
+from perfkit.method import Case, Config, Launch, Method, Number, Point, Step, constant_acceptance
 from perfkit.roofline.cursor import period
 from perfkit.roofline.flops import FLOPS
 from perfkit.roofline.traffic import layer_record_bytes, record_bytes, replay_decode_counts, state_bytes
@@ -33,6 +33,38 @@ def at_least_16(n: int) -> int:
 def ring_slots(case: Case) -> int:
     """Return the physical length of the ring: L committed records and T drafts."""
     return (case.window or 1) + case.draft_len
+
+
+def tile(rows: int, warps: int, stages: int, maxnreg: int = 0, **more: int) -> dict[str, int]:
+    """Return one launch's values of a configuration: rows a tile, warps, stages, a limit of registers (0: none)."""
+    return {"rows": rows, "warps": warps, "stages": stages, "maxnreg": maxnreg, **more}
+
+
+def paired(case: Case, outputs: Sequence[Mapping[str, int]], folds: Sequence[Mapping[str, int]]) -> list[Config]:
+    """Return configurations of both launches of a step: the first tiles of both, then each other one beside a first.
+
+    Tiles of as many ``heads`` as do not divide the shape's groups are left out. A state row of more than 128 elements
+    takes more warps, not more registers.
+    """
+    scale = max(1, case.shape.d_k // 128)
+    outputs, folds = (
+        list({str(one): {**one, "warps": one["warps"] * scale} for one in tiles
+              if case.shape.heads_per_group % one.get("heads", 1) == 0}.values())
+        for tiles in (outputs, folds)
+    )  # fmt: skip
+    pairs = [(outputs[0], fold) for fold in folds] + [(output, folds[0]) for output in outputs[1:]]
+    return [Config.of(**output, **{f"fold_{name}": fold[name] for name in fold}) for output, fold in pairs]
+
+
+def tiled_launch(
+    kernel: Any, programs: int, args: Sequence[Any], constexprs: Mapping[str, Any], config: Config, prefix: str = ""
+) -> Launch:
+    """Return a launch with the :func:`tile` of the configuration whose names start with ``prefix``."""
+    rows, warps, stages, limit = (config[prefix + name] for name in tile(0, 0, 0))
+    return Launch(
+        kernel, (programs,), tuple(args), {**constexprs, "ROWS": rows, "STAGES": stages},
+        {"num_warps": warps, "num_stages": stages} | ({"maxnreg": limit} if limit else {}),
+    )  # fmt: skip
 
 
 def correction_dtype(case: Case) -> str | None:
@@ -98,7 +130,11 @@ class ReplayDecode(Replay):
         return case.window or 1
 
     def step(self, shape: Shape, point: Point, h: Number, flush: Number) -> Step:
-        """Count checkpoint, records, cursors, and the token's inputs and output."""
+        """Count checkpoint, records, cursors, and the token's inputs and output.
+
+        Where a launch of its own serves the rows that flush, both launches look at every row's slot and cursor, and
+        the second one takes the mark off the cursors of rows that flushed.
+        """
         token = self.layout.token_bytes(shape, point)
         elements, flops = shape.state_elements, FLOPS[self.family]
         cursor = 4 * shape.n_v_heads
@@ -106,11 +142,13 @@ class ReplayDecode(Replay):
         flush = np.asarray(flush, dtype=bool)
         output = flops.output_only_decode(shape.d_v, shape.d_k, h)
         fold = flops.materialized_decode(shape.d_v, shape.d_k, h)
-        write = token.write + cursor + np.where(flush, elements * point.state_bytes, record)
+        read = elements * point.read_bytes + token.read + cursor + h * record + self.apart * (4 + cursor)
+        write = token.write + cursor + np.where(flush, elements * point.state_bytes + self.apart * cursor, record)
         return Step(
-            bytes_read=point.batch * (elements * point.read_bytes + token.read + cursor + h * record) + token.shared,
+            bytes_read=point.batch * read + token.shared,
             bytes_write=point.batch * write,
             flops=point.batch * shape.n_v_heads * np.where(flush, fold, output),
+            launches=1 + self.apart,
             shared_read=token.shared,
         )
 
@@ -120,7 +158,7 @@ class ReplayDecode(Replay):
         counts = replay_decode_counts(shape, point.window, point.state_bytes)
         h = (point.window - 1) / 2
         flops = heads * FLOPS[self.family].output_only_decode(shape.d_v, shape.d_k, h)
-        return Step(heads * counts.bytes_read, heads * counts.bytes_write, flops)
+        return Step(heads * counts.bytes_read, heads * counts.bytes_write, flops, launches=1 + self.apart)
 
 
 class ReplayVerify(Replay):

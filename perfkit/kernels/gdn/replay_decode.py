@@ -2,11 +2,14 @@
 
 A record is (g, u, k): log decay in FP32, the correction u = β (v − α S k) in FP16, the key as the layer gave it. A step
 that does not flush reads S k and S q in one pass, computes its own correction and output without materializing a state,
-and appends one record. The step with h + 1 = L folds the buffer and its own token into the checkpoint and stores no
-record.
+and appends one record. The step with h + 1 = L folds the buffer and its own token, as one more record, into the
+checkpoint and stores none.
 
-A step is one launch in which a row flushes or does not; cursors belong to heads, as in
-:mod:`perfkit.kernels.mamba2.replay_decode`.
+A step is two launches, with cursors and marks as in :mod:`perfkit.kernels.mamba2.replay_verify`: one serves the rows
+that flush, the next the others. In one kernel with a branch all rows would get the fold's registers, and half as many
+programs would run at a time. Both stream the state once, a tile of rows at a time: what a program needs beside it is
+computed up front, and the values of a tile are loaded one tile ahead. The tiles' own loads are asynchronous, but two
+bytes a thread are too few for that, and a loop that waits for a value waits for all of them.
 
 Source: paper, Alg. 4, Eq. 3, Eq. 8.
 """
@@ -21,11 +24,34 @@ from perfkit.kernels.gates import inverse_norm, sigmoid, softplus
 from perfkit.kernels.gdn import layout
 from perfkit.kernels.gdn.replay_parts import saturated
 from perfkit.kernels.lang import tl, triton
-from perfkit.kernels.products import product_exact
-from perfkit.kernels.replay import SMALL_BATCH_HEADS, correction_dtype, ring_slots
-from perfkit.kernels.replay_commit import BLOCK, value_blocks
-from perfkit.kernels.ring import cursor_h, cursor_origin, cursor_pack, wrap
+from perfkit.kernels.layout import columns
+from perfkit.kernels.products import of_head, product_exact
+from perfkit.kernels.replay import (
+    SMALL_BATCH_HEADS,
+    at_least_16,
+    correction_dtype,
+    paired,
+    ring_slots,
+    tile,
+    tiled_launch,
+)
+from perfkit.kernels.ring import (
+    cursor_h,
+    cursor_load,
+    cursor_marked,
+    cursor_origin,
+    cursor_pack,
+    cursor_with_mark,
+    cursor_without_mark,
+    wrap,
+)
 from perfkit.method import Buffer, Case, Config, Launch
+
+
+@triton.jit
+def tile_times(s, x):
+    """Rows of a tile times x [rows], of s [rows, chunks, COLS] and x [chunks, COLS]: chunks first, within a lane."""
+    return tl.sum(tl.sum(s * x[None, :, :], axis=1), axis=1)
 
 
 @triton.jit
@@ -46,171 +72,185 @@ def _gates(gate_ptr, beta_ptr, log_ptr, bias_ptr, head):
 
 
 @triton.jit
-def _output_step(
-    state_ptr, u_ring_ptr, k_ring, g_ring, cursor_ptr, k_ptr, q_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr, bias_ptr,
-    out_ptr, row, slot, first_head, h, origin, n_ring,
-    N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr,
-    HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """Corrections and outputs of HEADS heads of one group, and the token's record. Products of keys once for all."""
-    blocks: tl.constexpr = (D_V + BLOCK - 1) // BLOCK
-    head = first_head + tl.arange(0, HEADS)
-    c = tl.arange(0, D_K)
-    j = tl.arange(0, RECORDS)
-    at = wrap(origin + j, n_ring)
-    here = wrap(origin + h, n_ring)
-    scale: tl.constexpr = D_K**-0.5
+def _token(k_ptr, q_ptr, k, c, D_K: tl.constexpr):
+    """What a group's heads share of a token and the records' keys k [records, d_k], as the layer gave them.
 
-    k_raw = tl.load(k_ptr + c)
-    k_now = k_raw.to(tl.float32)
-    q = tl.load(q_ptr + c).to(tl.float32)
-    k_now = k_now * inverse_norm(tl.sum(k_now * k_now, axis=0))
-    q = q * (inverse_norm(tl.sum(q * q, axis=0)) * scale)
-    k = tl.load(k_ring + at[:, None] * (N_K * D_K) + c[None, :], mask=(j < h)[:, None], other=0.0).to(tl.float32)
-    inverse = inverse_norm(tl.sum(k * k, axis=1))
-    kk = tl.sum(k * k_now[None, :], axis=1) * inverse
-    kq = tl.sum(k * q[None, :], axis=1) * inverse
-    kq_now = tl.sum(k_now * q, axis=0)
-    g, beta = _gates(gate_ptr, beta_ptr, log_ptr, bias_ptr, head)
-    alpha = tl.exp(g)
-    weight, decay = _record_weights(g_ring, at, j, h, head, N_V)
-    key_weight, query_weight = weight * kk[:, None], weight * kq[:, None]  # [records, heads]
-
-    # The record: k once a group, g and the cursor once a head, u with the tiles below.
-    if first_head % (N_V // N_K) == 0:
-        tl.store(k_ring + here * (N_K * D_K) + c, k_raw)
-    tl.store(g_ring + here * N_V + head, g)
-    tl.store(cursor_ptr + head, tl.full([HEADS], 0, tl.int32) + cursor_pack(h + 1, origin))
-
-    s_base = state_ptr + (slot * N_V + head)[:, None, None] * (D_V * D_K) + c[None, None, :]
-    u_base = u_ring_ptr + (slot * N_V + head)[:, None] * (blocks * BLOCK) * n_ring
-    for v0 in tl.range(0, D_V, ROWS, num_stages=STAGES):
-        v = v0 + tl.arange(0, ROWS)
-        live = v < D_V
-        s = tl.load(s_base + (v * D_K)[None, :, None], mask=live[None, :, None], other=0.0).to(tl.float32)
-        tile = u_base + ((v // BLOCK) * n_ring * BLOCK + v % BLOCK)[None, :]  # [HEADS, ROWS]
-        u_j = tl.load(tile[None, :, :] + at[:, None, None] * BLOCK,
-                      mask=(j < h)[:, None, None] & live[None, None, :], other=0.0).to(tl.float32)  # fmt: skip
-        value = tl.load(v_ptr + (head * D_V)[:, None] + v[None, :], mask=live[None, :], other=0.0).to(tl.float32)
-        held = decay[:, None] * tl.sum(s * k_now[None, None, :], axis=2) + tl.sum(key_weight[:, :, None] * u_j, axis=0)
-        seen = decay[:, None] * tl.sum(s * q[None, None, :], axis=2) + tl.sum(query_weight[:, :, None] * u_j, axis=0)
-        u = beta[:, None] * (value - alpha[:, None] * held)
-        out = alpha[:, None] * seen + u * kq_now
-        tl.store(tile + here * BLOCK, saturated(u, u_ring_ptr.dtype.element_ty), mask=live[None, :])
-        tl.store(out_ptr + (head * D_V)[:, None] + v[None, :], out.to(out_ptr.dtype.element_ty), mask=live[None, :])
-
-
-@triton.jit
-def _flush_step(
-    state_ptr, u_ring_ptr, k_ring, g_ring, cursor_ptr, k_ptr, q_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr, bias_ptr,
-    out_ptr, row, slot, first_head, h, origin, n_ring, d_v, d_k,
-    N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, SPLIT: tl.constexpr,
-    HEADS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, RECORDS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Fold h records and the current token into HEADS heads' checkpoints.
-
-    A tile is read twice, the second time from L1: its correction needs whole rows of the state, and halves of rows are
-    all that fits beside a fold. The loops' bounds are kept from the compiler (d_v and d_k are D_V and D_K at run time):
-    unrolled, the loops would take the registers of the rows that do not flush.
+    Returns the inverse norms of the new key, of the query (with its scale) and of k [records], the products of k with
+    the new key and with the query [records], of unit vectors, and that of the new key with the query.
     """
-    blocks: tl.constexpr = (D_V + BLOCK - 1) // BLOCK
-    c = tl.arange(0, D_K)
-    j = tl.arange(0, RECORDS)
-    at = wrap(origin + j, n_ring)
     scale: tl.constexpr = D_K**-0.5
     k_now = tl.load(k_ptr + c).to(tl.float32)
-    k_norm = inverse_norm(tl.sum(k_now * k_now, axis=0))
     q = tl.load(q_ptr + c).to(tl.float32)
+    k_norm = inverse_norm(tl.sum(k_now * k_now, axis=0))
     q_norm = inverse_norm(tl.sum(q * q, axis=0)) * scale
-    kq_now = tl.sum(k_now * q, axis=0) * (k_norm * q_norm)
-    k_at = k_ring + at[:, None] * (N_K * D_K)
-    k = tl.load(k_at + c[None, :], mask=(j < h)[:, None], other=0.0).to(tl.float32)
     inverse = inverse_norm(tl.sum(k * k, axis=1))
     kk = tl.sum(k * k_now[None, :], axis=1) * (inverse * k_norm)
     kq = tl.sum(k * q[None, :], axis=1) * (inverse * q_norm)
-    for i in tl.range(0, HEADS, num_stages=1):
-        head = first_head + i
-        one = head + tl.arange(0, 1)
-        g, beta = _gates(gate_ptr, beta_ptr, log_ptr, bias_ptr, head)
-        alpha = tl.exp(g)
-        weights, decays = _record_weights(g_ring, at, j, h, one, N_V)
-        weight = tl.sum(weights, axis=1)
-        decay = tl.sum(decays, axis=0)
-        tl.store(cursor_ptr + head, cursor_pack(0, wrap(origin + h, n_ring)))
-        u_base = u_ring_ptr + (slot * N_V + head) * (blocks * BLOCK) * n_ring
-        for v0 in tl.range(0, d_v, ROWS, num_stages=1):
-            v = v0 + tl.arange(0, ROWS)
-            live = v < D_V
-            u_at = u_base + ((v // BLOCK)[:, None] * n_ring + at[None, :]) * BLOCK + (v % BLOCK)[:, None]
-            u_j = tl.load(u_at, mask=live[:, None] & (j < h)[None, :], other=0.0).to(tl.float32)
-            held = tl.sum(u_j * (weight * kk)[None, :], axis=1)
-            seen = tl.sum(u_j * (weight * kq)[None, :], axis=1)
-            s_row = state_ptr + (slot * N_V + head) * (D_V * D_K) + v[:, None] * D_K
-            for c0 in tl.range(0, d_k, COLS, num_stages=1):
-                part = c0 + tl.arange(0, COLS)
-                s = tl.load(s_row + part[None, :], mask=live[:, None], other=0.0).to(tl.float32)
-                held += tl.sum(s * (tl.load(k_ptr + part).to(tl.float32) * (k_norm * decay))[None, :], axis=1)
-                seen += tl.sum(s * (tl.load(q_ptr + part).to(tl.float32) * (q_norm * decay))[None, :], axis=1)
-            value = tl.load(v_ptr + head * D_V + v, mask=live, other=0.0).to(tl.float32)
-            u = beta * (value - alpha * held)
-            tl.store(out_ptr + head * D_V + v, (alpha * seen + u * kq_now).to(out_ptr.dtype.element_ty), mask=live)
-            folded = u_j * (weight * inverse * alpha)[None, :]
-            u = u * k_norm
-            for c0 in tl.range(0, d_k, COLS, num_stages=1):
-                part = c0 + tl.arange(0, COLS)
-                s_ptr = s_row + part[None, :]
-                s = tl.load(s_ptr, mask=live[:, None], other=0.0).to(tl.float32)
-                k_part = tl.load(k_at + part[None, :], mask=(j < h)[:, None], other=0.0)
-                s = s * (decay * alpha) + product_exact(folded, k_part, SPLIT)
-                s += u[:, None] * tl.load(k_ptr + part).to(tl.float32)[None, :]
-                tl.store(s_ptr, s.to(state_ptr.dtype.element_ty), mask=live[:, None])
+    return k_norm, q_norm, inverse, kk, kq, tl.sum(k_now * q, axis=0) * (k_norm * q_norm)
 
 
-@triton.jit(do_not_specialize=["window", "n_ring", "d_v", "d_k"])
-def _gdn_replay_decode_kernel(
+@triton.jit
+def _fold_half(s_ptr, s, decay, folded, k, live, SPLIT: tl.constexpr):
+    """Store half of a tile's columns: s [rows, chunks, COLS] decayed, plus corrections [rows, records] times k."""
+    new = tl.reshape(s, [s.shape[0], k.shape[1]]) * decay + product_exact(folded, k, SPLIT)
+    tl.store(s_ptr, new.to(s_ptr.dtype.element_ty), mask=live[:, None])
+
+
+@triton.jit(do_not_specialize=["window", "n_ring"])
+def _gdn_replay_decode_flush_kernel(
     state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr,
-    bias_ptr, slots_ptr, out_ptr, window, n_ring, d_v, d_k, row_q, row_k, row_v, row_gate, row_beta,
+    bias_ptr, slots_ptr, out_ptr, window, n_ring, row_q, row_k, row_v, row_gate, row_beta,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, SPLIT: tl.constexpr,
-    HEADS: tl.constexpr, ROWS: tl.constexpr, FOLD_ROWS: tl.constexpr, FOLD_COLS: tl.constexpr, RECORDS: tl.constexpr,
-    FOLD_RECORDS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    HEADS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, RECORDS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """A program serves HEADS heads of one row; h + 1 = window makes it flush."""
+    """Rows with h + 1 = window: outputs, and h records and the current token folded into HEADS heads' checkpoints."""
+    tiles: tl.constexpr = (D_V + ROWS - 1) // ROWS
     pid = tl.program_id(0)
     row = pid // (N_V // HEADS)
     first_head = pid % (N_V // HEADS) * HEADS
     slot = tl.load(slots_ptr + row).to(tl.int64)
     if slot < 0:
         return
-    cursors = cursor_ptr + slot * N_V
-    # The heads of a row agree; a program reads the cursors that it owns and will write.
-    cursor = tl.load(cursors + first_head)
-    for i in tl.static_range(1, HEADS):
-        cursor = tl.maximum(cursor, tl.load(cursors + first_head + i))
-    tl.debug_barrier()  # every warp has read the cursor before one of them writes the next one
+    cursor = cursor_load(cursor_ptr + slot * N_V + first_head, HEADS)
     h = cursor_h(cursor)
-    origin = cursor_origin(cursor)
+    if h + 1 < window:
+        return
     row = row.to(tl.int64)
+    origin = cursor_origin(cursor)
     group = first_head // (N_V // N_K)
+    i_head = tl.arange(0, HEADS)
+    head = first_head + i_head
+    tl.store(cursor_ptr + slot * N_V + head,
+             tl.full([HEADS], 0, tl.int32) + cursor_with_mark(cursor_pack(0, wrap(origin + h, n_ring))))  # fmt: skip
+
+    j = tl.arange(0, RECORDS)
+    at = wrap(origin + j, n_ring)
+    c = tl.arange(0, D_K)
+    k_new = k_ptr + row * row_k + group * D_K
+    q_new = q_ptr + row * row_q + group * D_K
+    k_rows = tl.where(
+        j < h, k_ring_ptr + (slot * n_ring + at) * (N_K * D_K) + group * D_K, k_new
+    )  # record h: the token
+    held_j = (j <= h)[:, None]
+    k = tl.load(k_rows[:, None] + c[None, :], mask=held_j, other=0.0).to(tl.float32)
+    k_norm, q_norm, inverse, kk, kq, kq_now = _token(k_new, q_new, k, c, D_K)
+    g, betas = _gates(gate_ptr + row * row_gate, beta_ptr + row * row_beta, log_ptr, bias_ptr, head)
+    alphas = tl.exp(g)
+    weights, decays = _record_weights(g_ring_ptr + slot * n_ring * N_V, at, j, h, head, N_V)
+
+    # Half a state row at a time: the matrix unit's factors and sums then take half the registers.
+    HALF: tl.constexpr = D_K // 2
+    half = tl.arange(0, HALF)
+    k0 = tl.load(k_rows[:, None] + half[None, :], mask=held_j, other=0.0)
+    k1 = tl.load(k_rows[:, None] + HALF + half[None, :], mask=held_j, other=0.0)
+    wide = tl.arange(0, HALF // COLS)[:, None] * COLS + tl.arange(0, COLS)[None, :]  # [chunks, COLS]
+    key0, key1 = tl.load(k_new + wide).to(tl.float32), tl.load(k_new + HALF + wide).to(tl.float32)
+    query0, query1 = tl.load(q_new + wide).to(tl.float32), tl.load(q_new + HALF + wide).to(tl.float32)
+
+    s_base = state_ptr + (slot * N_V + first_head) * (D_V * D_K)
+    u_ring = u_ring_ptr + (slot * N_V + first_head) * n_ring * D_V
+    v_new = v_ptr + row * row_v + first_head * D_V
+    out_base = out_ptr + (row * N_V + first_head) * D_V
+    r = tl.arange(0, ROWS)
+    coming = tl.load(v_new + r, mask=r < D_V, other=0.0)
+    for i in tl.range(0, HEADS * tiles, num_stages=STAGES):
+        one = i // tiles
+        v = i % tiles * ROWS + r
+        live = v < D_V
+        value = coming.to(tl.float32)
+        ahead = (i + 1) % tiles * ROWS + r
+        coming = tl.load(v_new + (i + 1) // tiles * D_V + ahead,
+                         mask=(ahead < D_V) & (i + 1 < HEADS * tiles), other=0.0)  # fmt: skip
+        s_row = s_base + (one * D_V + v) * D_K
+        s_at = s_row[:, None, None] + wide[None, :, :]
+        s0 = tl.load(s_at, mask=live[:, None, None], other=0.0).to(tl.float32)
+        s1 = tl.load(s_at + HALF, mask=live[:, None, None], other=0.0).to(tl.float32)
+        u_j = tl.load(u_ring + (one * n_ring + at)[None, :] * D_V + v[:, None], mask=live[:, None] & (j < h)[None, :],
+                      other=0.0).to(tl.float32)  # fmt: skip
+        mine = i_head == one
+        alpha, beta, decay = of_head(alphas, mine), of_head(betas, mine), of_head(decays, mine)
+        weight = tl.sum(tl.where(mine[None, :], weights, 0.0), axis=1)
+        held = (tile_times(s0, key0) + tile_times(s1, key1)) * (k_norm * decay)
+        held += tl.sum(u_j * (weight * kk)[None, :], axis=1)
+        seen = (tile_times(s0, query0) + tile_times(s1, query1)) * (q_norm * decay)
+        seen += tl.sum(u_j * (weight * kq)[None, :], axis=1)
+        u = beta * (value - alpha * held)
+        tl.store(out_base + one * D_V + v, (alpha * seen + u * kq_now).to(out_ptr.dtype.element_ty), mask=live)
+        folded = tl.where((j < h)[None, :], u_j * (weight * alpha)[None, :],
+                          tl.where((j == h)[None, :], u[:, None], 0.0)) * inverse[None, :]  # fmt: skip
+        s_ptr = s_row[:, None] + half[None, :]
+        _fold_half(s_ptr, s0, decay * alpha, folded, k0, live, SPLIT)
+        _fold_half(s_ptr + HALF, s1, decay * alpha, folded, k1, live, SPLIT)
+
+
+@triton.jit(do_not_specialize=["n_ring"])
+def _gdn_replay_decode_output_kernel(
+    state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr,
+    bias_ptr, slots_ptr, out_ptr, n_ring, row_q, row_k, row_v, row_gate, row_beta,
+    N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, RECORDS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Rows that did not flush: correction and output of one head, and the token's record."""
+    pid = tl.program_id(0)
+    row = pid // N_V
+    head = pid % N_V
+    slot = tl.load(slots_ptr + row).to(tl.int64)
+    if slot < 0:
+        return
+    unit = slot * N_V + head
+    cursor = cursor_load(cursor_ptr + unit, 1)
+    if cursor_marked(cursor):  # the launch before served this row
+        tl.store(cursor_ptr + unit, cursor_without_mark(cursor))
+        return
+    h = cursor_h(cursor)
+    row = row.to(tl.int64)
+    origin = cursor_origin(cursor)
+    here = wrap(origin + h, n_ring)
+    group = head // (N_V // N_K)
+    j = tl.arange(0, RECORDS)
+    at = wrap(origin + j, n_ring)
+    c = tl.arange(0, D_K)
+    k_new = k_ptr + row * row_k + group * D_K
+    q_new = q_ptr + row * row_q + group * D_K
     k_ring = k_ring_ptr + slot * n_ring * (N_K * D_K) + group * D_K
-    g_ring = g_ring_ptr + slot * n_ring * N_V
-    k_now = k_ptr + row * row_k + group * D_K
-    q_now = q_ptr + row * row_q + group * D_K
-    v_now = v_ptr + row * row_v
-    gate = gate_ptr + row * row_gate
-    beta = beta_ptr + row * row_beta
-    out = out_ptr + row * (N_V * D_V)
-    if h + 1 >= window:
-        _flush_step(
-            state_ptr, u_ring_ptr, k_ring, g_ring, cursors, k_now, q_now, v_now, gate, beta, log_ptr, bias_ptr, out,
-            row, slot, first_head, h, origin, n_ring, d_v, d_k, N_V, N_K, D_V, D_K, SPLIT, HEADS, FOLD_ROWS, FOLD_COLS,
-            FOLD_RECORDS,
-            BLOCK,
-        )  # fmt: skip
-    else:
-        _output_step(
-            state_ptr, u_ring_ptr, k_ring, g_ring, cursors, k_now, q_now, v_now, gate, beta, log_ptr, bias_ptr, out,
-            row, slot, first_head, h, origin, n_ring, N_V, N_K, D_V, D_K, HEADS, ROWS, RECORDS, BLOCK, STAGES,
-        )  # fmt: skip
+    g_ring = g_ring_ptr + slot * n_ring * N_V + head
+    k = tl.load(k_ring + at[:, None] * (N_K * D_K) + c[None, :], mask=(j < h)[:, None], other=0.0).to(tl.float32)
+    k_norm, q_norm, _inverse, kk, kq, kq_now = _token(k_new, q_new, k, c, D_K)
+    g, beta = _gates(gate_ptr + row * row_gate, beta_ptr + row * row_beta, log_ptr, bias_ptr, head)
+    alpha = tl.exp(g)
+    weights, decays = _record_weights(g_ring, at, j, h, tl.arange(0, 1), N_V)
+    weight, decay = tl.sum(weights, axis=1), tl.sum(decays, axis=0)  # of the one head
+    kk, kq = kk * weight, kq * weight
+
+    # The record: k once a group, g and the cursor once a head, u with the tiles below.
+    if head % (N_V // N_K) == 0:
+        tl.store(k_ring + here * (N_K * D_K) + c, tl.load(k_new + c))
+    tl.store(g_ring + here * N_V, g)
+    tl.store(cursor_ptr + unit, cursor_pack(h + 1, origin))
+
+    wide = tl.arange(0, D_K // COLS)[:, None] * COLS + tl.arange(0, COLS)[None, :]  # [chunks, COLS]
+    key = tl.load(k_new + wide).to(tl.float32) * k_norm
+    query = tl.load(q_new + wide).to(tl.float32) * q_norm
+    state = state_ptr + unit * (D_V * D_K)
+    u_ring = u_ring_ptr + unit * n_ring * D_V
+    v_new = v_ptr + row * row_v + head * D_V
+    out = out_ptr + (row * N_V + head) * D_V
+    r = tl.arange(0, ROWS)
+    coming = tl.load(v_new + r, mask=r < D_V, other=0.0)
+    for v0 in tl.range(0, D_V, ROWS, num_stages=STAGES):
+        v = v0 + r
+        live = v < D_V
+        value = coming.to(tl.float32)
+        coming = tl.load(v_new + v + ROWS, mask=v + ROWS < D_V, other=0.0)
+        s = tl.load(state + v[:, None, None] * D_K + wide[None, :, :], mask=live[:, None, None], other=0.0)
+        s = s.to(tl.float32)
+        u_j = tl.load(u_ring + at[:, None] * D_V + v[None, :], mask=(j < h)[:, None] & live[None, :], other=0.0)
+        u_j = u_j.to(tl.float32)
+        held = decay * tile_times(s, key) + tl.sum(kk[:, None] * u_j, axis=0)
+        seen = decay * tile_times(s, query) + tl.sum(kq[:, None] * u_j, axis=0)
+        u = beta * (value - alpha * held)
+        tl.store(u_ring + here * D_V + v, saturated(u, u_ring_ptr.dtype.element_ty), mask=live)
+        tl.store(out + v, (alpha * seen + u * kq_now).to(out_ptr.dtype.element_ty), mask=live)
 
 
 class ReplayDecode(replay.ReplayDecode):
@@ -220,6 +260,7 @@ class ReplayDecode(replay.ReplayDecode):
     source = "paper, Alg. 4, Eq. 8"
     layout = layout
     max_window = 128
+    apart = True
 
     def rounds(self, case: Case) -> str | None:
         """Corrections are kept in FP16, in FP32 where inputs are."""
@@ -228,38 +269,39 @@ class ReplayDecode(replay.ReplayDecode):
     def buffers(self, case: Case) -> dict[str, Buffer]:
         """Return checkpoint, ring and cursors, all of them read and written.
 
-        state [slots, n_v_heads, d_v, d_k] in the state dtype; the records u_ring [slots, n_v_heads, blocks, ring,
-        BLOCK], blocks of 16 rows of d_v, in FP16 (FP32 where inputs are), k_ring [slots, ring, n_k_heads, d_k] in the
-        input dtype and not normalized, g_ring [slots, ring, n_v_heads] float32, the log decay; cursor [slots,
-        n_v_heads] int32. ring = window + draft_len.
+        state [slots, n_v_heads, d_v, d_k] in the state dtype; the records u_ring [slots, n_v_heads, ring, d_v] in FP16
+        (FP32 where inputs are), k_ring [slots, ring, n_k_heads, d_k] in the input dtype and not normalized, g_ring
+        [slots, ring, n_v_heads] float32, the log decay; cursor [slots, n_v_heads] int32. ring = window + draft_len.
+        A step so writes the correction of a head in one piece; blocks of rows, as verify has them, are pieces of 32
+        bytes, which cost more than what a flush or an output gains by reading them.
         """
         shape, slots, n_ring = case.shape, layout.n_slots(case), ring_slots(case)
-        blocks = (slots, shape.n_v_heads, value_blocks(shape), n_ring, BLOCK)
+        values = (slots, shape.n_v_heads, n_ring, shape.d_v)
         return {
             "state": layout.state(case),
-            "u_ring": Buffer(blocks, self.rounds(case) or "float32", "record"),
+            "u_ring": Buffer(values, self.rounds(case) or "float32", "record"),
             "k_ring": Buffer((slots, n_ring, shape.n_k_heads, shape.d_k), case.input_dtype, "record"),
             "g_ring": Buffer((slots, n_ring, shape.n_v_heads), "float32", "record"),
             "cursor": Buffer((slots, shape.n_v_heads), "int32", "cursor"),
         }
 
     def launches(self, case: Case, config: Config, tensors: Mapping[str, Any], step: int = 0) -> Iterable[Launch]:
-        """One launch, a program per row and ``heads`` heads; commit and flush are inside."""
+        """Return the flushing launch, a program per row and ``fold_heads`` heads, and that of outputs, one per head."""
         shape, t = case.shape, tensors
-        records = triton.next_power_of_2(max(case.window or 1, 2))
+        window, n_ring, units = case.window or 1, ring_slots(case), case.batch * shape.n_v_heads
         inputs = ("q", "k", "v", "gate", "beta")
-        yield Launch(
-            _gdn_replay_decode_kernel,
-            (case.batch * shape.n_v_heads // config["heads"],),
-            (t["state"], t["u_ring"], t["k_ring"], t["g_ring"], t["cursor"], *(t[name] for name in inputs), t["a_log"],
-             t["dt_bias"], t["slots"], t["out"], case.window, ring_slots(case), shape.d_v, shape.d_k,
-             *(t[name].stride(0) for name in inputs)),
-            {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k,
-             "SPLIT": case.input_dtype == "bfloat16", "HEADS": config["heads"], "ROWS": config["rows"],
-             "FOLD_ROWS": config["fold_rows"], "FOLD_COLS": min(config["fold_cols"], shape.d_k), "RECORDS": records,
-             "FOLD_RECORDS": max(records, 16),  # the matrix unit's shortest sum
-             "BLOCK": BLOCK, "STAGES": config["stages"]},
-            {"num_warps": config["warps"], "num_stages": config["stages"]},
+        pointers = (t["state"], t["u_ring"], t["k_ring"], t["g_ring"], t["cursor"], *(t[name] for name in inputs),
+                    t["a_log"], t["dt_bias"], t["slots"], t["out"])  # fmt: skip
+        strides = [t[name].stride(0) for name in inputs]
+        constants = {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k}
+        yield tiled_launch(
+            _gdn_replay_decode_flush_kernel, units // config["fold_heads"], (*pointers, window, n_ring, *strides),
+            {**constants, "SPLIT": case.input_dtype == "bfloat16", "HEADS": config["fold_heads"],
+             "COLS": min(columns(case), shape.d_k // 2), "RECORDS": at_least_16(window)}, config, "fold_",
+        )  # fmt: skip
+        yield tiled_launch(
+            _gdn_replay_decode_output_kernel, units, (*pointers, n_ring, *strides),
+            {**constants, "COLS": columns(case), "RECORDS": at_least_16(window - 1)}, config,
         )  # fmt: skip
 
     def replayed(self, case: Case, tensors: Mapping[str, Any], slots: Any, at: Any, live: Any) -> Any:
@@ -267,26 +309,29 @@ class ReplayDecode(replay.ReplayDecode):
         return layout.replay_tokens(layout.load_state(tensors), layout.records(case, tensors, slots, at), live)
 
     def configs(self, case: Case) -> Sequence[Config]:
-        """Return heads a program, rows a tile, warps, pipeline stages, and the fold's tile.
+        """Return rows a tile, warps, stages and a limit of registers, of outputs and of the fold, and its heads.
 
-        One-warp programs of two heads first, as for Mamba-2; where the batch is small, a program per head with four
-        warps has all loads of the step in flight at once.
+        Programs of one warp with three stages keep two tiles of a warp in flight; records of longer windows need the
+        registers of more warps. Where the batch is small, a program with four warps has more loads of the step in
+        flight at once.
         """
         shape, window = case.shape, case.window or 1
-        tiled: tuple[tuple[int, ...], ...] = ((2, 16, 1, 2, 16, 64), (1, 16, 1, 2, 16, 64))
-        wide: tuple[tuple[int, ...], ...] = ((1, 16, 4, 1, 16, 128),)
-        if window > 32:
-            tiled, wide = ((1, 16, 4, 2, 16, 64),), ((1, 16, 8, 1, 16, 128),)
-        elif window > 16:
-            tiled = tiled[1:]
-        small = case.batch * shape.n_v_heads <= SMALL_BATCH_HEADS
-        scale = max(1, shape.d_k // 128)  # a longer state row takes more threads, not more registers
-        found = [
-            Config.of(heads=heads, rows=rows, warps=warps * scale, stages=stages, fold_rows=fold_rows, fold_cols=cols)
-            for heads, rows, warps, stages, fold_rows, cols in ((*wide, *tiled) if small else (*tiled, *wide))
-            if shape.heads_per_group % heads == 0
-        ]
-        return found
+        if window <= 16:
+            outputs = [tile(16, 1, 3, 168), tile(16, 1, 2, 168), tile(8, 1, 3, 128), tile(16, 2, 3)]
+            folds = [tile(16, 1, 3, heads=4), tile(16, 1, 3, heads=1), tile(16, 2, 3, heads=1)]
+        elif window <= 32:
+            outputs = [tile(16, 2, 3), tile(16, 1, 3), tile(16, 4, 2)]
+            folds = [tile(16, 2, 3, heads=4), tile(16, 2, 3, heads=1), tile(16, 4, 2, heads=1)]
+        elif window <= 64:
+            outputs = [tile(16, 4, 2), tile(32, 4, 2), tile(16, 8, 2)]
+            folds = [tile(16, 4, 2, heads=1), tile(16, 8, 2, heads=1)]
+        else:
+            outputs = [tile(16, 4, 2), tile(16, 8, 2)]
+            folds = [tile(16, 8, 2, heads=1)]
+        if window <= 32 and case.batch * shape.n_v_heads <= SMALL_BATCH_HEADS:
+            outputs = [tile(16, 4, 2), tile(32, 4, 2), tile(64, 4, 1), outputs[0]]
+            folds = [tile(16, 4, 2, heads=1), folds[0]]
+        return paired(case, outputs, folds)
 
 
 METHOD = ReplayDecode()

@@ -7,12 +7,14 @@ and its own token into the checkpoint and stores no record.
 
 With G the sums of log decays, record j and the key of this step meet as Σ_c k_jc e^{(g_{j+1} + … + g_h)_c} α_c k_c.
 The exponents are formed as sums from behind record j onward, never as differences of sums, and are at most 0: nothing
-overflows, and what underflows has decayed. As this happens once a head, and keys are shared by no heads, a program
-takes one head. The fold is a loop over records in FP32 multiply-adds, from the latest backward, so that the sums of
-decays grow by one record at a time: no padding, no rounding of either factor, and one tile in registers.
+overflows, and what underflows has decayed. They are a product of g with zeros and ones, which the matrix unit takes. As
+this happens once a head, and keys are shared by no heads, a program takes one head.
 
-A step is one launch in which a row flushes or does not; cursors belong to heads, as in
-:mod:`perfkit.kernels.mamba2.replay_decode`.
+The fold is one product of the corrections with the decayed keys. On tensor cores the corrections are FP16 as they are,
+and the keys, of length 1 and decayed, two FP16 terms. Lifted by a power of two, the two together hold 22 bits of a key
+down to where it no longer counts beside others of its channel. The current token is added in FP32.
+
+Launches, marks and the loop over tiles are as in :mod:`perfkit.kernels.gdn.replay_decode`.
 
 Source: arXiv 2510.26692; paper, Alg. 4, Eq. 8.
 """
@@ -24,84 +26,79 @@ from typing import Any
 
 from perfkit.kernels import replay
 from perfkit.kernels.gates import inverse_norm, sigmoid, softplus
-from perfkit.kernels.gdn.replay_parts import saturated
+from perfkit.kernels.gdn.replay_decode import tile_times
+from perfkit.kernels.gdn.replay_parts import corrections_times, saturated
 from perfkit.kernels.kda import layout
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.layout import columns
-from perfkit.kernels.replay import SMALL_BATCH_HEADS, correction_dtype, ring_slots
-from perfkit.kernels.replay_commit import BLOCK, value_blocks
-from perfkit.kernels.ring import cursor_h, cursor_origin, cursor_pack, wrap
+from perfkit.kernels.products import halves
+from perfkit.kernels.replay import (
+    SMALL_BATCH_HEADS,
+    at_least_16,
+    correction_dtype,
+    paired,
+    ring_slots,
+    tile,
+    tiled_launch,
+)
+from perfkit.kernels.ring import (
+    cursor_h,
+    cursor_load,
+    cursor_marked,
+    cursor_origin,
+    cursor_pack,
+    cursor_with_mark,
+    cursor_without_mark,
+    wrap,
+)
 from perfkit.method import Buffer, Case, Config, Launch
 
 
 @triton.jit
-def record_products(k_ring, g_ring, origin, n_ring, h, k_now, q, D_K: tl.constexpr, RECORDS: tl.constexpr):
-    """Products of the committed records' keys, decayed to now, with k_now and q [records]; Σ g of the channels [d_k].
+def _sums(chosen, g, SPLIT: tl.constexpr):
+    """Σ of the chosen [n, records] of g [records, d_k] to FP32's accuracy: SPLIT: g in three BF16 terms.
 
-    Args:
-        k_ring, g_ring: of one head, [ring, d_k].
-        origin, n_ring, h: where the records lie.
-        k_now, q: [d_k], with this step's decays.
-        D_K, RECORDS: h is at most RECORDS.
+    Without SPLIT the compiler takes g apart, in two TF32 terms: with zeros and ones as the other factor they leave
+    2⁻²⁴, and FP32 multiply-adds of a whole tile would take more registers than there are.
     """
-    c = tl.arange(0, D_K)
-    j = tl.arange(0, RECORDS)
-    at, after = wrap(origin + j, n_ring), wrap(origin + j + 1, n_ring)
-    k = tl.load(k_ring + at[:, None] * D_K + c[None, :], mask=(j < h)[:, None], other=0.0).to(tl.float32)
-    g_after = tl.load(g_ring + after[:, None] * D_K + c[None, :], mask=(j + 1 < h)[:, None], other=0.0)
-    first = tl.load(g_ring + origin * D_K + c, mask=(c < D_K) & (h > 0), other=0.0)
-    inverse = inverse_norm(tl.sum(k * k, axis=1))
-    k = k * tl.exp(tl.cumsum(g_after, axis=0, reverse=True))
-    key = tl.sum(k * k_now[None, :], axis=1) * inverse
-    query = tl.sum(k * q[None, :], axis=1) * inverse
-    return key, query, first + tl.sum(g_after, axis=0)
+    if SPLIT:
+        bits = g.to(tl.int32, bitcast=True) & -65536
+        high = (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
+        middle, low = halves(g - bits.to(tl.float32, bitcast=True))
+        one = chosen.to(tl.bfloat16)
+        found = tl.dot(one, high, tl.dot(one, middle, tl.dot(one, low)))
+    else:
+        found = tl.dot(chosen.to(tl.float32), g, input_precision="tf32x3")
+    return found
 
 
 @triton.jit
-def _fold(
-    state_ptr, u_ring, k_ring, g_ring, v_ptr, out_ptr, k_now, g_now, x_k, x_q, decay, beta, kk, kq, kq_now, h, origin,
-    n_ring, d_v,
-    D_V: tl.constexpr, D_K: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Outputs, and h records and the current token folded into one head's checkpoint.
-
-    d_v is D_V at run time: unrolled, the loop would take the registers of the rows that do not flush.
-    """
-    c = tl.arange(0, D_K)
-    j = tl.arange(0, RECORDS)
-    at = wrap(origin + j, n_ring)
-    for v0 in tl.range(0, d_v, ROWS, num_stages=1):
-        v = v0 + tl.arange(0, ROWS)
-        live = v < D_V
-        s_ptr = state_ptr + v[:, None] * D_K + c[None, :]
-        s = tl.load(s_ptr, mask=live[:, None], other=0.0).to(tl.float32)
-        u_at = u_ring + (v // BLOCK) * n_ring * BLOCK + v % BLOCK
-        u_j = tl.load(u_at[:, None] + at[None, :] * BLOCK, mask=live[:, None] & (j < h)[None, :], other=0.0)
-        u_j = u_j.to(tl.float32)
-        held = tl.sum(s * x_k[None, :], axis=1) + tl.sum(u_j * kk[None, :], axis=1)
-        seen = tl.sum(s * x_q[None, :], axis=1) + tl.sum(u_j * kq[None, :], axis=1)
-        u = beta * (tl.load(v_ptr + v, mask=live, other=0.0).to(tl.float32) - held)
-        tl.store(out_ptr + v, (seen + u * kq_now).to(out_ptr.dtype.element_ty), mask=live)
-        s = s * decay[None, :] + u[:, None] * k_now[None, :]
-        later = g_now
-        for i in tl.range(0, h):
-            here = wrap(origin + h - 1 - i, n_ring)
-            k = tl.load(k_ring + here * D_K + c).to(tl.float32)
-            u_i = tl.load(u_at + here * BLOCK, mask=live, other=0.0).to(tl.float32) * inverse_norm(tl.sum(k * k))
-            s += u_i[:, None] * (k * tl.exp(later))[None, :]
-            later += tl.load(g_ring + here * D_K + c)
-        tl.store(s_ptr, s.to(state_ptr.dtype.element_ty), mask=live[:, None])
+def _decayed(k_ring, g_ring, at, j, h, c, D_K: tl.constexpr, SPLIT: tl.constexpr):
+    """Channels c of the committed records' keys, decayed to h [records, c], and sums of their squares before that."""
+    held = (j < h)[:, None]
+    k = tl.load(k_ring + at[:, None] * D_K + c[None, :], mask=held, other=0.0).to(tl.float32)
+    g = tl.load(g_ring + at[:, None] * D_K + c[None, :], mask=held, other=0.0)
+    return k * tl.exp(_sums(j[None, :] > j[:, None], g, SPLIT)), tl.sum(k * k, axis=1)
 
 
-@triton.jit(do_not_specialize=["window", "n_ring", "d_v"])
-def _kda_replay_decode_kernel(
+@triton.jit
+def _token(k_ptr, q_ptr, gate_ptr, bias_ptr, log_ptr, c):
+    """Channels c of a head's key as it came and in FP32, of its query, and g = log α."""
+    k = tl.load(k_ptr + c)
+    raw = tl.load(gate_ptr + c).to(tl.float32)
+    g = -tl.exp(tl.load(log_ptr)) * softplus(raw + tl.load(bias_ptr + c))
+    return k, k.to(tl.float32), tl.load(q_ptr + c).to(tl.float32), g
+
+
+@triton.jit(do_not_specialize=["window", "n_ring"])
+def _kda_replay_decode_flush_kernel(
     state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr,
-    bias_ptr, slots_ptr, out_ptr, window, n_ring, d_v, row_q, row_k, row_v, row_gate, row_beta,
-    N_HEADS: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
-    FOLD_ROWS: tl.constexpr, RECORDS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    bias_ptr, slots_ptr, out_ptr, window, n_ring, row_q, row_k, row_v, row_gate, row_beta,
+    N_HEADS: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, SPLIT: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, RECORDS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """A program serves a head of one row; h + 1 = window makes it flush."""
-    blocks: tl.constexpr = (D_V + BLOCK - 1) // BLOCK
+    """Rows with h + 1 = window: outputs, and h records and the current token folded into one head's checkpoint."""
+    LIFT: tl.constexpr = 16384.0  # 2^14: keys of length 1 stay below FP16's 65504
     pid = tl.program_id(0)
     row = pid // N_HEADS
     head = pid % N_HEADS
@@ -109,60 +106,146 @@ def _kda_replay_decode_kernel(
     if slot < 0:
         return
     unit = slot * N_HEADS + head
-    cursor = tl.load(cursor_ptr + unit)
-    tl.debug_barrier()  # every warp has read the cursor before one of them writes the next one
+    cursor = cursor_load(cursor_ptr + unit, 1)
     h = cursor_h(cursor)
-    origin = cursor_origin(cursor)
+    if h + 1 < window:
+        return
     row = row.to(tl.int64)
+    origin = cursor_origin(cursor)
+    tl.store(cursor_ptr + unit, cursor_with_mark(cursor_pack(0, wrap(origin + h, n_ring))))
     k_ring = k_ring_ptr + unit * n_ring * D_K
     g_ring = g_ring_ptr + unit * n_ring * D_K
-    u_ring = u_ring_ptr + unit * (blocks * BLOCK) * n_ring
+    u_ring = u_ring_ptr + unit * n_ring * D_V
     state = state_ptr + unit * (D_V * D_K)
-    v_now = v_ptr + row * row_v + head * D_V
+    v_new = v_ptr + row * row_v + head * D_V
     out = out_ptr + (row * N_HEADS + head) * D_V
-
-    c = tl.arange(0, D_K)
     scale: tl.constexpr = D_K**-0.5
-    k_raw = tl.load(k_ptr + row * row_k + head * D_K + c)
-    k = k_raw.to(tl.float32)
-    q = tl.load(q_ptr + row * row_q + head * D_K + c).to(tl.float32)
-    k = k * inverse_norm(tl.sum(k * k, axis=0))
-    q = q * (inverse_norm(tl.sum(q * q, axis=0)) * scale)
-    kq_now = tl.sum(k * q, axis=0)
-    gate = tl.load(gate_ptr + row * row_gate + head * D_K + c).to(tl.float32) + tl.load(bias_ptr + head * D_K + c)
-    g = -tl.exp(tl.load(log_ptr + head)) * softplus(gate)
+    c = tl.arange(0, D_K)
+    j = tl.arange(0, RECORDS)
+    at = wrap(origin + j, n_ring)
     beta = sigmoid(tl.load(beta_ptr + row * row_beta + head).to(tl.float32))
-    alpha = tl.exp(g)
-    kk, kq, total = record_products(k_ring, g_ring, origin, n_ring, h, k * alpha, q * alpha, D_K, RECORDS)
-    decay = tl.exp(total + g)
-    x_k, x_q = k * decay, q * decay
-    if h + 1 >= window:
-        tl.store(cursor_ptr + unit, cursor_pack(0, wrap(origin + h, n_ring)))
-        _fold(state, u_ring, k_ring, g_ring, v_now, out, k, g, x_k, x_q, decay, beta, kk, kq, kq_now, h, origin,
-              n_ring, d_v, D_V, D_K, FOLD_ROWS, RECORDS, BLOCK)  # fmt: skip
-    else:
-        here = wrap(origin + h, n_ring)
-        tl.store(cursor_ptr + unit, cursor_pack(h + 1, origin))
-        tl.store(k_ring + here * D_K + c, k_raw)
-        tl.store(g_ring + here * D_K + c, g)
-        j = tl.arange(0, RECORDS)
-        at = wrap(origin + j, n_ring)
-        wide = tl.arange(0, D_K // COLS)[:, None] * COLS + tl.arange(0, COLS)[None, :]  # [chunks, COLS]
-        key, query = tl.reshape(x_k, [D_K // COLS, COLS]), tl.reshape(x_q, [D_K // COLS, COLS])
-        for v0 in tl.range(0, D_V, ROWS, num_stages=STAGES):
-            v = v0 + tl.arange(0, ROWS)
-            live = v < D_V
-            s = tl.load(state + v[None, :, None] * D_K + wide[:, None, :], mask=live[None, :, None], other=0.0)
-            s = s.to(tl.float32)
-            u_at = u_ring + (v // BLOCK) * n_ring * BLOCK + v % BLOCK
-            u_j = tl.load(u_at[None, :] + at[:, None] * BLOCK, mask=(j < h)[:, None] & live[None, :], other=0.0)
-            u_j = u_j.to(tl.float32)
-            value = tl.load(v_now + v, mask=live, other=0.0).to(tl.float32)
-            held = tl.sum(tl.sum(s * key[:, None, :], axis=0), axis=1) + tl.sum(kk[:, None] * u_j, axis=0)
-            seen = tl.sum(tl.sum(s * query[:, None, :], axis=0), axis=1) + tl.sum(kq[:, None] * u_j, axis=0)
-            u = beta * (value - held)
-            tl.store(u_at + here * BLOCK, saturated(u, u_ring_ptr.dtype.element_ty), mask=live)
-            tl.store(out + v, (seen + u * kq_now).to(out_ptr.dtype.element_ty), mask=live)
+    _k_raw, k_now, q, g = _token(
+        k_ptr + row * row_k + head * D_K, q_ptr + row * row_q + head * D_K, gate_ptr + row * row_gate + head * D_K,
+        bias_ptr + head * D_K, log_ptr + head, c,
+    )  # fmt: skip
+    k_now = k_now * inverse_norm(tl.sum(k_now * k_now, axis=0))
+    q = q * (inverse_norm(tl.sum(q * q, axis=0)) * scale)
+    kq_now = tl.sum(k_now * q, axis=0)
+
+    keys, squares = _decayed(k_ring, g_ring, at, j, h, c, D_K, SPLIT)
+    keys = keys * tl.exp(g)[None, :]  # decayed by the current token too
+    inverse = inverse_norm(squares)
+    kk = tl.sum(keys * k_now[None, :], axis=1) * inverse
+    kq = tl.sum(keys * q[None, :], axis=1) * inverse
+    keys = keys * (inverse * LIFT)[:, None]
+    g_sum = tl.sum(tl.load(g_ring + at[:, None] * D_K + c[None, :], mask=(j < h)[:, None], other=0.0), axis=0)
+    chunks: tl.constexpr = D_K // COLS
+    key, query = tl.reshape(k_now, [chunks, COLS]), tl.reshape(q, [chunks, COLS])
+    decay = tl.reshape(tl.exp(g_sum + g), [chunks, COLS])
+    wide = tl.arange(0, chunks)[:, None] * COLS + tl.arange(0, COLS)[None, :]
+    r = tl.arange(0, ROWS)
+    coming = tl.load(v_new + r, mask=r < D_V, other=0.0)
+    for v0 in tl.range(0, D_V, ROWS, num_stages=STAGES):
+        v = v0 + r
+        live = v < D_V
+        value = coming.to(tl.float32)
+        coming = tl.load(v_new + v + ROWS, mask=v + ROWS < D_V, other=0.0)
+        s = tl.load(state + v[:, None, None] * D_K + wide[None, :, :], mask=live[:, None, None], other=0.0)
+        s = s.to(tl.float32) * decay[None, :, :]
+        u_j = tl.load(u_ring + at[None, :] * D_V + v[:, None], mask=live[:, None] & (j < h)[None, :], other=0.0)
+        u_wide = u_j.to(tl.float32)
+        held = tile_times(s, key) + tl.sum(u_wide * kk[None, :], axis=1)
+        seen = tile_times(s, query) + tl.sum(u_wide * kq[None, :], axis=1)
+        u = beta * (value - held)
+        tl.store(out + v, (seen + u * kq_now).to(out_ptr.dtype.element_ty), mask=live)
+        new = tl.reshape(s, [ROWS, D_K]) + corrections_times(u_j, keys, u_j.dtype == tl.float16) * (1 / LIFT)
+        new += u[:, None] * k_now[None, :]
+        tl.store(state + v[:, None] * D_K + c[None, :], new.to(state_ptr.dtype.element_ty), mask=live[:, None])
+
+
+@triton.jit(do_not_specialize=["n_ring"])
+def _kda_replay_decode_output_kernel(
+    state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr,
+    bias_ptr, slots_ptr, out_ptr, n_ring, row_q, row_k, row_v, row_gate, row_beta,
+    N_HEADS: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, SPLIT: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, RECORDS: tl.constexpr, STAGES: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Rows that did not flush: correction and output of one head, and the token's record."""
+    pid = tl.program_id(0)
+    row = pid // N_HEADS
+    head = pid % N_HEADS
+    slot = tl.load(slots_ptr + row).to(tl.int64)
+    if slot < 0:
+        return
+    unit = slot * N_HEADS + head
+    cursor = cursor_load(cursor_ptr + unit, 1)
+    if cursor_marked(cursor):  # the launch before served this row
+        tl.store(cursor_ptr + unit, cursor_without_mark(cursor))
+        return
+    h = cursor_h(cursor)
+    row = row.to(tl.int64)
+    origin = cursor_origin(cursor)
+    here = wrap(origin + h, n_ring)
+    k_ring = k_ring_ptr + unit * n_ring * D_K
+    g_ring = g_ring_ptr + unit * n_ring * D_K
+    u_ring = u_ring_ptr + unit * n_ring * D_V
+    state = state_ptr + unit * (D_V * D_K)
+    v_new = v_ptr + row * row_v + head * D_V
+    out = out_ptr + (row * N_HEADS + head) * D_V
+    k_new = k_ptr + row * row_k + head * D_K
+    q_new = q_ptr + row * row_q + head * D_K
+    gates = gate_ptr + row * row_gate + head * D_K
+    bias = bias_ptr + head * D_K
+    scale: tl.constexpr = D_K**-0.5
+    c = tl.arange(0, D_K)
+    j = tl.arange(0, RECORDS)
+    at = wrap(origin + j, n_ring)
+    beta = sigmoid(tl.load(beta_ptr + row * row_beta + head).to(tl.float32))
+    k_raw, k_now, q, g = _token(k_new, q_new, gates, bias, log_ptr + head, c)
+    k_norm = inverse_norm(tl.sum(k_now * k_now, axis=0))
+    q_norm = inverse_norm(tl.sum(q * q, axis=0)) * scale
+    kq_now = tl.sum(k_now * q, axis=0) * (k_norm * q_norm)
+
+    # The record, but for u, which goes with the tiles below.
+    tl.store(cursor_ptr + unit, cursor_pack(h + 1, origin))
+    tl.store(k_ring + here * D_K + c, k_raw)
+    tl.store(g_ring + here * D_K + c, g)
+    g_sum = tl.sum(tl.load(g_ring + at[:, None] * D_K + c[None, :], mask=(j < h)[:, None], other=0.0), axis=0)
+    decay = tl.exp(g_sum + g)
+    chunks: tl.constexpr = D_K // COLS
+    key = tl.reshape(k_now * (decay * k_norm), [chunks, COLS])
+    query = tl.reshape(q * (decay * q_norm), [chunks, COLS])
+    # Products of records, WIDTH channels at a time: all at once would take more registers than the tiles below.
+    kk = tl.zeros([RECORDS], tl.float32)
+    kq = tl.zeros([RECORDS], tl.float32)
+    squares = tl.zeros([RECORDS], tl.float32)
+    for part in tl.static_range(0, D_K // WIDTH):
+        some = part * WIDTH + tl.arange(0, WIDTH)
+        keys, more = _decayed(k_ring, g_ring, at, j, h, some, D_K, SPLIT)
+        _k_raw, k_some, q_some, g_some = _token(k_new, q_new, gates, bias, log_ptr + head, some)
+        alpha = tl.exp(g_some)
+        squares += more
+        kk += tl.sum(keys * (k_some * alpha)[None, :], axis=1)
+        kq += tl.sum(keys * (q_some * alpha)[None, :], axis=1)
+    inverse = inverse_norm(squares)
+    kk, kq = kk * (inverse * k_norm), kq * (inverse * q_norm)
+    wide = tl.arange(0, chunks)[:, None] * COLS + tl.arange(0, COLS)[None, :]
+    r = tl.arange(0, ROWS)
+    coming = tl.load(v_new + r, mask=r < D_V, other=0.0)
+    for v0 in tl.range(0, D_V, ROWS, num_stages=STAGES):
+        v = v0 + r
+        live = v < D_V
+        value = coming.to(tl.float32)
+        coming = tl.load(v_new + v + ROWS, mask=v + ROWS < D_V, other=0.0)
+        s = tl.load(state + v[:, None, None] * D_K + wide[None, :, :], mask=live[:, None, None], other=0.0)
+        s = s.to(tl.float32)
+        u_j = tl.load(u_ring + at[:, None] * D_V + v[None, :], mask=(j < h)[:, None] & live[None, :], other=0.0)
+        u_j = u_j.to(tl.float32)
+        held = tile_times(s, key) + tl.sum(kk[:, None] * u_j, axis=0)
+        seen = tile_times(s, query) + tl.sum(kq[:, None] * u_j, axis=0)
+        u = beta * (value - held)
+        tl.store(u_ring + here * D_V + v, saturated(u, u_ring_ptr.dtype.element_ty), mask=live)
+        tl.store(out + v, (seen + u * kq_now).to(out_ptr.dtype.element_ty), mask=live)
 
 
 class ReplayDecode(replay.ReplayDecode):
@@ -172,6 +255,7 @@ class ReplayDecode(replay.ReplayDecode):
     source = "paper, Alg. 4, Eq. 8; arXiv 2510.26692"
     layout = layout
     max_window = 64
+    apart = True
 
     def rounds(self, case: Case) -> str | None:
         """Corrections are kept in FP16, in FP32 where inputs are."""
@@ -180,62 +264,62 @@ class ReplayDecode(replay.ReplayDecode):
     def buffers(self, case: Case) -> dict[str, Buffer]:
         """Return checkpoint, ring and cursors, all of them read and written.
 
-        state [slots, n_heads, d_v, d_k] in the state dtype; the records u_ring [slots, n_heads, blocks, ring, BLOCK],
-        blocks of 16 rows of d_v, in FP16 (FP32 where inputs are), k_ring [slots, n_heads, ring, d_k] in the input dtype
-        and not normalized, g_ring [slots, n_heads, ring, d_k] float32, the log decays; cursor [slots, n_heads] int32.
-        ring = window + draft_len.
+        state [slots, n_heads, d_v, d_k] in the state dtype; the records u_ring [slots, n_heads, ring, d_v] in FP16
+        (FP32 where inputs are), k_ring [slots, n_heads, ring, d_k] in the input dtype and not normalized, g_ring
+        [slots, n_heads, ring, d_k] float32, the log decays; cursor [slots, n_heads] int32. ring = window + draft_len.
         """
         shape, slots, n_ring = case.shape, layout.n_slots(case), ring_slots(case)
         keys = (slots, shape.n_v_heads, n_ring, shape.d_k)
-        blocks = (slots, shape.n_v_heads, value_blocks(shape), n_ring, BLOCK)
+        values = (slots, shape.n_v_heads, n_ring, shape.d_v)
         return {
             "state": layout.state(case),
-            "u_ring": Buffer(blocks, self.rounds(case) or "float32", "record"),
+            "u_ring": Buffer(values, self.rounds(case) or "float32", "record"),
             "k_ring": Buffer(keys, case.input_dtype, "record"),
             "g_ring": Buffer(keys, "float32", "record"),
             "cursor": Buffer((slots, shape.n_v_heads), "int32", "cursor"),
         }
 
     def launches(self, case: Case, config: Config, tensors: Mapping[str, Any], step: int = 0) -> Iterable[Launch]:
-        """One launch, a program per row and head; commit and flush are inside."""
+        """Return the flushing launch and that of outputs, both a program per row and head."""
         shape, t = case.shape, tensors
-        inputs, limit = ("q", "k", "v", "gate", "beta"), config["maxnreg"]
-        yield Launch(
-            _kda_replay_decode_kernel,
-            (case.batch * shape.n_v_heads,),
-            (t["state"], t["u_ring"], t["k_ring"], t["g_ring"], t["cursor"], *(t[name] for name in inputs), t["a_log"],
-             t["dt_bias"], t["slots"], t["out"], case.window, ring_slots(case), shape.d_v,
-             *(t[name].stride(0) for name in inputs)),
-            {"N_HEADS": shape.n_v_heads, "D_V": shape.d_v, "D_K": shape.d_k, "ROWS": config["rows"],
-             "COLS": columns(case), "FOLD_ROWS": config["fold_rows"],
-             "RECORDS": triton.next_power_of_2(max((case.window or 1) - 1, 2)),
-             "BLOCK": BLOCK, "STAGES": config["stages"]},
-            {"num_warps": config["warps"], "num_stages": config["stages"]} | ({"maxnreg": limit} if limit else {}),
-        )  # fmt: skip
+        window, n_ring, units = case.window or 1, ring_slots(case), case.batch * shape.n_v_heads
+        inputs = ("q", "k", "v", "gate", "beta")
+        pointers = (t["state"], t["u_ring"], t["k_ring"], t["g_ring"], t["cursor"], *(t[name] for name in inputs),
+                    t["a_log"], t["dt_bias"], t["slots"], t["out"])  # fmt: skip
+        strides = [t[name].stride(0) for name in inputs]
+        constants = {"N_HEADS": shape.n_v_heads, "D_V": shape.d_v, "D_K": shape.d_k,
+                     "SPLIT": case.input_dtype == "bfloat16", "COLS": columns(case),
+                     "RECORDS": at_least_16(window - 1)}  # fmt: skip
+        flush, output = _kda_replay_decode_flush_kernel, _kda_replay_decode_output_kernel
+        width = {"WIDTH": min(config["width"], shape.d_k)}
+        yield tiled_launch(flush, units, (*pointers, window, n_ring, *strides), constants, config, "fold_")
+        yield tiled_launch(output, units, (*pointers, n_ring, *strides), constants | width, config)
 
     def replayed(self, case: Case, tensors: Mapping[str, Any], slots: Any, at: Any, live: Any) -> Any:
         """Return the rows' checkpoints advanced by records (g, u, k). Source: paper, Eq. 5 and 8."""
         return layout.replay_tokens(layout.load_state(tensors), layout.records(case, tensors, slots, at), live)
 
     def configs(self, case: Case) -> Sequence[Config]:
-        """Return rows a tile, warps, pipeline stages, the fold's rows and a limit of registers (0: none).
+        """Return rows a tile, warps, stages and a limit of registers, of outputs and of the fold.
 
-        The limit is what the compiler needs without spills: left alone, it takes more and fewer programs fit.
+        Of outputs ``width`` too, the channels for which records are multiplied at a time. Tiles depend on the window
+        and the batch as in :mod:`perfkit.kernels.gdn.replay_decode`.
         """
-        window, d_k = case.window or 1, case.shape.d_k
-        scale = max(1, d_k // 128)  # a longer state row takes more threads, not more registers
-        tiled: tuple[tuple[int, ...], ...]
-        tiled = ((32, 4, 2, 16, 128), (32, 4, 3, 32, 128), (16, 4, 2, 16, 128), (16, 2, 2, 16, 0))
-        wide: tuple[tuple[int, ...], ...] = ((64, 4, 2, 32, 128), (128, 8, 1, 32, 0))
-        if window > 33:
-            tiled, wide = ((64, 8, 2, 32, 0),), wide[1:]
-        elif window > 17:
-            tiled, wide = ((32, 4, 2, 16, 0),), wide[1:]
-        small = case.batch * case.shape.n_v_heads <= SMALL_BATCH_HEADS
-        return [
-            Config.of(rows=rows, warps=warps * scale, stages=stages, fold_rows=fold_rows, maxnreg=limit)
-            for rows, warps, stages, fold_rows, limit in ((*wide, *tiled) if small else (*tiled, *wide))
-        ]
+        window = case.window or 1
+        if window <= 17:
+            outputs = [tile(16, 1, 3, width=64), tile(16, 1, 3, 128, width=32), tile(16, 1, 3, width=32),
+                       tile(8, 1, 3, width=32)]  # fmt: skip
+            folds = [tile(16, 2, 3), tile(16, 4, 2), tile(32, 4, 2)]
+        elif window <= 33:
+            outputs = [tile(16, 2, 3, width=32), tile(16, 1, 3, width=32), tile(16, 4, 2, width=64)]
+            folds = [tile(16, 4, 2), tile(32, 4, 2), tile(16, 8, 2)]
+        else:
+            outputs = [tile(16, 4, 2, width=32), tile(32, 4, 2, width=32)]
+            folds = [tile(16, 4, 2), tile(32, 4, 2)]
+        if window <= 33 and case.batch * case.shape.n_v_heads <= SMALL_BATCH_HEADS:
+            outputs = [tile(32, 4, 2, width=64), tile(64, 4, 1, width=64), tile(16, 4, 2, width=64), outputs[0]]
+            folds = [tile(16, 4, 2), folds[0]]
+        return paired(case, outputs, folds)
 
 
 METHOD = ReplayDecode()
