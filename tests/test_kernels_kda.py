@@ -231,6 +231,12 @@ def test_every_configuration_of_snapshots(config: Any) -> None:
     assert check_case(case, "cpu", config).reason is None
 
 
+@pytest.mark.parametrize("config", REPLAY.configs(Case(KIMI, "replay", 256, 16)), ids=str)
+def test_every_configuration_of_replay_decode(config: Any) -> None:
+    case = Case(Shape("kda", 1, 1, 32, 128), "replay", 1, 3, input_dtype="float16")
+    assert check_case(case, "cpu", config).reason is None
+
+
 @pytest.mark.parametrize("config", VERIFY.configs(Case(KIMI, "replay", 256, 16, 4)), ids=str)
 def test_every_configuration_of_replay_verify(config: Any) -> None:
     case = Case(Shape("kda", 1, 1, 32, 128), "replay", 1, 5, 3, input_dtype="float32")
