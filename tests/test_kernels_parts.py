@@ -12,6 +12,7 @@ import triton.language as tl
 
 from perfkit.kernels import ring
 from perfkit.kernels.gates import softplus
+from perfkit.kernels.gdn.replay_parts import corrections_times
 from perfkit.kernels.ring import cursor_h, cursor_origin, cursor_pack, wrap
 
 
@@ -29,6 +30,12 @@ def _cursor_kernel(cursor, h, origin, packed, wrapped, n_ring, tile: tl.constexp
     tl.store(origin + at, cursor_origin(value))
     tl.store(packed + at, cursor_pack(cursor_h(value), cursor_origin(value)))
     tl.store(wrapped + at, wrap(cursor_h(value) + cursor_origin(value), n_ring))
+
+
+@triton.jit
+def _corrections_kernel(u, weight, out, n: tl.constexpr):
+    i, j = tl.arange(0, n)[:, None], tl.arange(0, n)[None, :]
+    tl.store(out + i * n + j, corrections_times(tl.load(u + i * n + j), tl.load(weight + i * n + j), True))
 
 
 def softplus_of(values: np.ndarray) -> np.ndarray:
@@ -79,3 +86,16 @@ def test_device_functions_agree_with_the_hosts() -> None:
     assert packed.tolist() == cursor.tolist()
     assert wrapped.tolist() == [0, 7, 0, 1, 0, 6, 7, 5]
     assert ring.committed_h(cursor).tolist() == h.tolist()
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-3, 2**-14, 1e-6])
+def test_weights_that_decay_left_little_of_keep_their_digits(size: float) -> None:
+    """FP16 ends at 6e-8: of a weight of 1e-3 it would hold 15 bits, of one of 1e-6 four."""
+    generator = torch.Generator().manual_seed(1)
+    u = torch.randn(16, 16, generator=generator).half()
+    weight = (torch.rand(16, 16, generator=generator) * 2 - 1) * size
+    out = torch.empty(16, 16)
+    _corrections_kernel[(1,)](u, weight, out, n=16)
+    exact = u.double() @ weight.double()
+    allowed = 2**-21 + 2e-12 / size  # 22 bits, and half of FP16's last digit once lifted
+    assert float((out.double() - exact).abs().max() / (u.double().abs() @ weight.double().abs()).max()) < allowed

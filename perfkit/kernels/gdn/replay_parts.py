@@ -114,12 +114,15 @@ def folds(g_ring, at, j, h, N_V: tl.constexpr, HEADS: tl.constexpr, SPLIT: tl.co
 def corrections_times(u, weight, SPLIT: tl.constexpr):
     """U·F of cached corrections u [rows, records] and F [records, COLS] in FP32, whose entries are at most 1.
 
-    SPLIT: u is FP16, and so are the two terms of F: together they hold 22 bits.
+    SPLIT: u is FP16, and so are the two terms of F: together they hold 22 bits. F is lifted by 2^14, as far as FP16
+    reaches: without that, what decay leaves of a weight would lose its second term below 2^-14.
     """
+    lift: tl.constexpr = 16384.0
     if SPLIT:
+        weight = weight * lift
         high = weight.to(tl.float16)
         low = (weight - high.to(tl.float32)).to(tl.float16)
-        found = tl.dot(u, high, tl.dot(u, low))
+        found = tl.dot(u, high, tl.dot(u, low)) * (1 / lift)
     else:
         found = tl.dot(u.to(tl.float32), weight, input_precision="ieee")
     return found

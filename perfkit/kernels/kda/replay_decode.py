@@ -98,7 +98,6 @@ def _kda_replay_decode_flush_kernel(
     ROWS: tl.constexpr, COLS: tl.constexpr, RECORDS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Rows with h + 1 = window: outputs, and h records and the current token folded into one head's checkpoint."""
-    LIFT: tl.constexpr = 16384.0  # 2^14: keys of length 1 stay below FP16's 65504
     pid = tl.program_id(0)
     row = pid // N_HEADS
     head = pid % N_HEADS
@@ -137,7 +136,7 @@ def _kda_replay_decode_flush_kernel(
     inverse = inverse_norm(squares)
     kk = tl.sum(keys * k_now[None, :], axis=1) * inverse
     kq = tl.sum(keys * q[None, :], axis=1) * inverse
-    keys = keys * (inverse * LIFT)[:, None]
+    keys = keys * inverse[:, None]
     g_sum = tl.sum(tl.load(g_ring + at[:, None] * D_K + c[None, :], mask=(j < h)[:, None], other=0.0), axis=0)
     chunks: tl.constexpr = D_K // COLS
     key, query = tl.reshape(k_now, [chunks, COLS]), tl.reshape(q, [chunks, COLS])
@@ -158,7 +157,7 @@ def _kda_replay_decode_flush_kernel(
         seen = tile_times(s, query) + tl.sum(u_wide * kq[None, :], axis=1)
         u = beta * (value - held)
         tl.store(out + v, (seen + u * kq_now).to(out_ptr.dtype.element_ty), mask=live)
-        new = tl.reshape(s, [ROWS, D_K]) + corrections_times(u_j, keys, u_j.dtype == tl.float16) * (1 / LIFT)
+        new = tl.reshape(s, [ROWS, D_K]) + corrections_times(u_j, keys, u_j.dtype == tl.float16)
         new += u[:, None] * k_now[None, :]
         tl.store(state + v[:, None] * D_K + c[None, :], new.to(state_ptr.dtype.element_ty), mask=live[:, None])
 
