@@ -35,6 +35,7 @@ class Part:
     configs: str
     models: tuple[str, ...]
     drafts: tuple[int | str, ...]  # T, or a tree's parents for methods that take trees
+    windows: tuple[int, ...] = (16,)  # of replay; those beyond its longest are left out
 
 
 #: The shapes of Gated DeltaNet differ in nothing but heads, so most parts have one of each family.
@@ -42,6 +43,7 @@ PARTS = {
     "decode": Part(PINNED, (90,), "all", tuple(SHAPES), (1,)),
     "decode, other GPUs": Part(PINNED, OTHERS, "usable", EACH, (1,)),
     "decode, old Triton": Part(OLD, TARGETS, "usable", EACH, (1,)),
+    "decode, other windows": Part(PINNED, (90,), "default", EACH, (1,), (32, 64, 128)),
     "verify": Part(PINNED, (90,), "all", tuple(SHAPES), (4, TREE)),
     "verify, most drafts": Part(PINNED, (90,), "usable", EACH, (16,)),
     "verify, other GPUs": Part(PINNED, OTHERS, "usable", EACH, (4, TREE)),
@@ -52,6 +54,7 @@ POINTS = [
     for part, of in PARTS.items()
     for model in of.models
     for method in methods(SHAPES[model].family, "decode" if of.drafts == (1,) else "verify")
+    if method.windowed or of.windows == (16,)
 ]
 
 
@@ -62,8 +65,10 @@ def cases(part: str, model: str, key: str) -> list[Case]:
         draft_len = draft if isinstance(draft, int) else len(Tree.parse(draft))
         method = get_method(SHAPES[model].family, key, "decode" if draft_len == 1 else "verify")
         if tree is None or method.trees:
-            found += [Case(SHAPES[model], key, batch, 16 if method.windowed else None, draft_len, tree=tree)
-                      for batch in (1, 256)]  # fmt: skip
+            windows = PARTS[part].windows if method.windowed else (None,)
+            points = [Case(SHAPES[model], key, batch, window, draft_len, tree=tree)
+                      for window in windows for batch in (1, 256)]  # fmt: skip
+            found += [case for case in points if method.supports(case) is None]
     return found
 
 
