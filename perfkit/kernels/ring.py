@@ -1,9 +1,10 @@
 """The replay buffer's cursor: where a head's ring starts and how many committed records it holds.
 
 A cursor is one int32 per slot and value head: bits 15..29 ``origin`` (the ring position of the first committed
-record), bits 0..14 ``h``. Every value head owns its cursor, so no program ever reads what a sibling
-writes in the same launch: a step needs no commit launch and no double buffering, and a row that sits out a step (its
-slot is null) keeps its place. The cost is 4 bytes read and written per head and step, 1/8192 of an FP32 state's.
+record), bits 0..14 ``h``; bit 30 is a mark that one launch leaves for the next one of its step. Every value head owns
+its cursor, so no program ever reads what a sibling writes in the same launch: a step needs no commit launch and no
+double buffering, and a row that sits out a step (its slot is null) keeps its place. The cost is 4 bytes per head that
+each launch reads, and that one or two write: 1/8192 of an FP32 state of 64 x 128 each time.
 """
 
 from perfkit.kernels.lang import tl, triton

@@ -6,7 +6,7 @@ and appends one record. The step with h + 1 = L folds the buffer and its own tok
 checkpoint and stores none.
 
 A step is two launches, with cursors and marks as in :mod:`perfkit.kernels.mamba2.replay_verify`: one serves the rows
-that flush, the next the others. In one kernel with a branch all rows would get the fold's registers, and half as many
+that flush, the next the others. In one kernel with a branch all rows would get the fold's registers, and a third fewer
 programs would run at a time. Both stream the state once, a tile of rows at a time: what a program needs beside it is
 computed up front, and the values of a tile are loaded one tile ahead. The tiles' own loads are asynchronous, but two
 bytes a thread are too few for that, and a loop that waits for a value waits for all of them.
