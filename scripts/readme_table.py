@@ -10,8 +10,11 @@ import sys
 from typing import Any
 
 from perfkit.profiles import load_measured, load_model
+from perfkit.registry import methods
 
+#: Models of Mamba-2, which the README compares with each other; those of the delta rule have a part of their own.
 MODELS = ("nemotron-super", "nemotron-nano")
+DELTA_MODELS = ("kimi-linear",)
 GPU = "h200-sxm"
 BATCHES = (1, 4, 16, 64, 256, 512)
 #: The table of verify steps: one batch and window, every T and acceptance that was measured.
@@ -76,22 +79,28 @@ def verify_points(name: str, gpu: str = GPU) -> dict[tuple[int, str, float, int]
     return dict(sorted(points.items()))
 
 
-def in_verify_table(point: tuple[int, str, float, int], rows: dict[str, dict[str, Any]]) -> bool:
+def verify_methods(name: str) -> list[str]:
+    """Return the methods that verify drafts of the model's family, in the order of the table's columns."""
+    known = {method.key for method in methods(load_model(name).family, "verify")}
+    return [key for key in VERIFY_METHODS if key in known]
+
+
+def in_verify_table(name: str, point: tuple[int, str, float, int], rows: dict[str, dict[str, Any]]) -> bool:
     """Say whether a point is a line of :func:`verify_table`: a chain at its window, every method timed."""
     _, tree, accepted, window = point
-    return not tree and window == VERIFY_WINDOW and accepted.is_integer() and set(rows) == set(VERIFY_METHODS)
+    return not tree and window == VERIFY_WINDOW and accepted.is_integer() and set(rows) == set(verify_methods(name))
 
 
 def verify_table(name: str, gpu: str = GPU) -> str:
     """Return the Markdown table of one model's verify steps: µs per step and layer; replay also in other units."""
+    keys = verify_methods(name)
     lines = [
-        f"| {load_model(name).key}: T | a | " + " | ".join(VERIFY_METHODS)
-        + " | replay over snapshot | in conventional steps |",
-        "|--:|--:|" + "--:|" * (len(VERIFY_METHODS) + 2),
-    ]  # fmt: skip
+        f"| {load_model(name).key}: T | a | " + " | ".join(keys) + " | replay over snapshot | in conventional steps |",
+        "|--:|--:|" + "--:|" * (len(keys) + 2),
+    ]
     for point, rows in verify_points(name, gpu).items():
-        if in_verify_table(point, rows):
-            times = " | ".join(f"{rows[key]['time_us']:.0f}" for key in VERIFY_METHODS)
+        if in_verify_table(name, point, rows):
+            times = " | ".join(f"{rows[key]['time_us']:.0f}" for key in keys)
             replay = rows["replay"]
             lines.append(f"| {point[0]} | {point[2]:.0f} | {times} | {replay['speedup']:.2f}× |"
                          f" {replay['conventional_steps']:.2f} |")  # fmt: skip
@@ -110,7 +119,7 @@ def draft_table(name: str, gpu: str = GPU) -> str:
         "|:--|--:|--:|--:|" + "--:|" * (len(DRAFT_METHODS) + 5),
     ]
     for point, rows in verify_points(name, gpu).items():
-        if in_verify_table(point, rows):
+        if in_verify_table(name, point, rows):
             continue
         draft_len, tree, accepted, window = point
         cells = [f"`{tree}`" if tree else "chain", draft_len, f"{accepted:.3g}", window]
@@ -131,7 +140,7 @@ def notes(gpu: str = GPU) -> list[str]:
     snapshots, trees, steps = [], [], []
     for name in MODELS:
         for point, rows in verify_points(name, gpu).items():
-            if in_verify_table(point, rows):
+            if in_verify_table(name, point, rows):
                 snapshots.append(rows["snapshot"]["roof_fraction"])
                 if name == MODELS[0]:
                     steps.append(rows["replay"])
@@ -147,10 +156,32 @@ def notes(gpu: str = GPU) -> list[str]:
     ]
 
 
+def delta_notes(name: str, gpu: str = GPU) -> list[str]:
+    """Return the README's sentences about a model of the delta rule: where replay pays, how near roofs kernels are."""
+    key, rows = load_model(name).key, decode_rows(load_measured(load_model(name).key, gpu))
+    best = {batch: max(row["speedup"] for (method, at, _), row in rows.items() if method == "replay" and at == batch)
+            for batch in BATCHES}  # fmt: skip
+    loses = [str(batch) for batch in BATCHES if best[batch] < 1]
+    points = {at: found for at, found in verify_points(name, gpu).items() if in_verify_table(name, at, found)}
+    speedups = {(at[0], at[2]): found["replay"]["speedup"] for at, found in points.items()}
+    pays = [f"T = {t}, a = {a:.0f}" for (t, a), speedup in speedups.items() if speedup > 1]
+    reach = {method: [round(100 * found[method]["roof_fraction"]) for found in points.values()]
+             for method in ("replay", "snapshot")}  # fmt: skip
+    return [
+        f"Decode of {key} by replay is {rows['replay', VERIFY_BATCH, VERIFY_WINDOW]['speedup']:.2f}× as fast as the"
+        f" conventional step at B = {VERIFY_BATCH} and L = {VERIFY_WINDOW}, and slower at B = {', '.join(loses)}",
+        f"Its verify by replay is slower than snapshots except at {'; '.join(pays) or 'no point'}"
+        f" ({min(speedups.values()):.2f}× to {max(speedups.values()):.2f}×): the kernel runs at"
+        f" {min(reach['replay'])} to {max(reach['replay'])} % of its roof, snapshots at"
+        f" {min(reach['snapshot'])} to {max(reach['snapshot'])} %",
+    ]
+
+
 def main(argv: list[str]) -> int:
     """Print the tables of the models named, or of all that are shown in the README, and the sentences about them."""
-    made = [make(name) for make in (table, verify_table, draft_table) for name in argv or MODELS]
-    print("\n\n".join(text for text in (*made, *notes()) if text))
+    made = [make(name) for make in (table, verify_table, draft_table) for name in argv or (*MODELS, *DELTA_MODELS)]
+    sentences = [*notes(), *(one for name in DELTA_MODELS for one in delta_notes(name))]
+    print("\n\n".join(text for text in (*made, *sentences) if text))
     return 0
 
 

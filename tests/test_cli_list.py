@@ -61,7 +61,7 @@ def test_measured_rows_name_their_manifest_and_each_is_there_once(capsys: pytest
     rows = found["rows"]
     assert {row["source"] for row in rows} == {"recorded"}
     manifests = {manifest["hash"]: manifest for manifest in found["manifests"]}
-    assert len(manifests) == len(found["manifests"]) == 7
+    assert len(manifests) == len(found["manifests"]) == 9
     for row in rows:
         manifest = manifests[row["manifest"]]
         assert row["case_id"] in manifest["case_ids"] and row["gpu_uuid"] == manifest["gpu"]["uuid"]

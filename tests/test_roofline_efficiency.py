@@ -25,7 +25,7 @@ H200 = load_gpu("h200-sxm")
 ROOFS = roofs_for(H200)
 KEY = ("mamba2", "replay", "decode", "h200-sxm")
 METHODS = ("conventional", "replay")
-SUPER, NANO = load_model("nemotron-super"), load_model("nemotron-nano")
+SUPER, NANO, KIMI = load_model("nemotron-super"), load_model("nemotron-nano"), load_model("kimi-linear")
 #: An outlier: slower than its neighbours by 2 to 3 us, and timed with another tile than they.
 OUTLIER = (SUPER.key, 4, 32)
 
@@ -78,6 +78,20 @@ def test_errors_over_all_shipped_rows(seen: dict[str, list[Observation]], method
     assert np.mean(np.abs(error) < 0.10) >= 0.9
     assert abs(np.median(error)) < 0.03  # no longer low throughout
     assert covered(known(method), seen[method]) >= 0.9
+
+
+@pytest.mark.parametrize(("method", "off", "width"), [("conventional", 0.03, 0.07), ("replay", 0.13, 0.34)])
+def test_fits_to_one_model_of_another_family_say_how_wide_they_are(
+    script: ModuleType, method: str, off: float, width: float
+) -> None:
+    seen = script.observations(load_measured(KIMI.key, "h200-sxm"))["kda", method, "decode", "h200-sxm"]
+    found = efficiency_for("kda", method, "decode", "h200-sxm")
+    assert found is not None and found.width < width
+    error = errors(found, seen)
+    assert float(np.max(np.abs(error))) < off and abs(np.median(error)) < 0.03
+    assert covered(found, seen) == 1.0
+    # Verify steps were timed at one batch: no fit.
+    assert all(efficiency_for("kda", one, "verify") is None for one in ("snapshot", "replay", "fused_recovery"))
 
 
 @pytest.mark.parametrize("left_out", [SUPER.key, NANO.key])
@@ -194,9 +208,9 @@ GOOD = (MEASURED / EFFICIENCY).read_text(encoding="utf-8")
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("family: mamba2", "famly: mamba2", "fits[0].famly: unknown field"),
-        ("method: replay", "method: conventional", "fits[1]: 'mamba2 conventional decode h200-sxm': is there twice"),
-        ("    n: 25\n", "", "fits[0].n: missing"),
+        ("family: kda", "famly: kda", "fits[0].famly: unknown field"),
+        ("method: replay", "method: conventional", "fits[1]: 'kda conventional decode h200-sxm': is there twice"),
+        ("    n: 7\n", "", "fits[0].n: missing"),
         ("efficiency: {value: 0.9", "efficency: {value: 0.9", "parameters.efficency: unknown field"),
         ("efficiency: {value: 0.9", "efficiency: {value: 1.9", "fits[0].parameters.efficiency: 1.9"),
         ("walk_us: {value: 0.8", "walk_us: {value: -0.8", "walk_us.value: -0.8"),

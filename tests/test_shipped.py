@@ -11,6 +11,7 @@ from test_scripts import script
 from perfkit.cli.traffic import collect
 from perfkit.derive import model_case
 from perfkit.profiles import load_gpu, load_measured, load_model
+from perfkit.registry import absent
 from perfkit.roofline import roofs_for
 from perfkit.tree import Tree
 
@@ -18,6 +19,9 @@ Row = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[1]
 BATCHES = [2**i for i in range(10)]
 MODELS = ("nemotron-super", "nemotron-nano")
+KIMI = "kimi-linear"
+#: Batches of each model's decode rows.
+DECODE_BATCHES = {"nemotron-super": BATCHES, "nemotron-nano": BATCHES, KIMI: [1, 4, 16, 64, 256, 512]}
 #: Fastest conventional step at B = 256 of the kernels that others ship, on the same GPU model, in µs.
 BEST_PEER_US = {"nemotron-super": 559.0, "nemotron-nano": 524.0}
 
@@ -31,11 +35,11 @@ def rows_of(name: str) -> dict[tuple[Any, ...], Row]:
     return found
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DECODE_BATCHES)
 def test_every_point_is_there_checked_and_timed(name: str) -> None:
-    rows = rows_of(name)
-    points = [("conventional", batch, None) for batch in BATCHES]
-    points += [("replay", batch, window) for batch in BATCHES for window in (8, 16, 32)]
+    rows, batches = rows_of(name), DECODE_BATCHES[name]
+    points = [("conventional", batch, None) for batch in batches]
+    points += [("replay", batch, window) for batch in batches for window in (8, 16, 32)]
     assert sorted(rows, key=str) == sorted(points, key=str)
     for point, row in rows.items():
         assert row["status"] == "ok", point
@@ -45,7 +49,7 @@ def test_every_point_is_there_checked_and_timed(name: str) -> None:
         assert row["gpu_uuid"].startswith("GPU-"), point
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DECODE_BATCHES)
 def test_manifests_say_what_ran(name: str) -> None:
     for manifest in {row["manifest"]["hash"]: row["manifest"] for row in shipped(name)}.values():
         assert manifest["gpu"]["name"] == "NVIDIA H200"
@@ -76,20 +80,22 @@ def test_flush_and_non_flush_times_make_up_the_mean() -> None:
 def test_readme_has_the_tables_that_the_rows_give() -> None:
     module = script("readme_table")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for name in MODELS:
+    for name in DECODE_BATCHES:
         assert module.table(name) in readme, f"README differs from scripts/readme_table.py {name}"
         assert module.verify_table(name) in readme, f"README differs from scripts/readme_table.py {name}"
         assert module.draft_table(name) in readme, f"README differs from scripts/readme_table.py {name}"
     words = " ".join(readme.split())
-    for sentence in module.notes():
+    for sentence in (*module.notes(), *module.delta_notes(KIMI)):
         assert sentence in words, f"README lacks: {sentence}"
+    gpus = {row["gpu_uuid"] for name in DECODE_BATCHES for row in shipped(name)}
+    assert len(gpus) == 4 and "the runs were on four GPUs of this model" in words
 
 
 def test_every_verify_row_has_its_line_in_one_of_the_tables() -> None:
     module = script("readme_table")
-    lines = {name: [module.verify_table(name), module.draft_table(name)] for name in MODELS}
+    lines = {name: [module.verify_table(name), module.draft_table(name)] for name in DECODE_BATCHES}
     counts = {name: [max(len(text.splitlines()) - 2, 0) for text in texts] for name, texts in lines.items()}
-    assert counts == {"nemotron-super": [11, 4], "nemotron-nano": [11, 0]}
+    assert counts == {"nemotron-super": [11, 4], "nemotron-nano": [11, 0], KIMI: [4, 0]}
     assert all(f"| `{tree}` | " in lines["nemotron-super"][1] for tree in TREES)
 
 
@@ -140,6 +146,30 @@ def test_every_verify_point_is_there_checked_and_timed(name: str) -> None:
         assert row["n_throttled"] == 0, point
 
 
+def test_verify_points_of_the_delta_rule_are_there_and_the_rest_says_why_not() -> None:
+    rows, timed = verify_rows(KIMI), {"snapshot", "fused_recovery", "activation_replay", "replay"}
+    assert set(rows) == {(method, t, a) for method in VERIFY_METHODS for t in (4, 8) for a in (1, t)}
+    reasons = {item.key: item.reason for item in absent("kda", "verify")}
+    assert set(reasons) == VERIFY_METHODS - timed
+    for point, row in rows.items():
+        if point[0] in timed:
+            check_verify_row(row)
+            assert row["n_throttled"] == 0 and row["stop_reason"] == "converged", point
+        else:
+            assert (row["status"], row["time_us"]) == ("skipped", None) and row["reason"] == reasons[point[0]]
+
+
+def test_replay_of_the_delta_rule_pays_in_decode_and_not_yet_in_verify() -> None:
+    decode, verify = rows_of(KIMI), verify_rows(KIMI)
+    assert decode["replay", 256, 16]["speedup"] == pytest.approx(
+        decode["conventional", 256, None]["time_us"] / decode["replay", 256, 16]["time_us"], rel=0.01
+    )
+    assert decode["replay", 256, 16]["speedup"] > 1.4 and decode["replay", 16, 16]["speedup"] < 1
+    assert [point[1:] for point, row in verify.items() if point[0] == "replay" and row["speedup"] > 1] == [(8, 1)]
+    assert all(row["roof_fraction"] > 0.94 for point, row in verify.items() if point[0] == "snapshot")
+    assert all(row["roof_fraction"] < 0.20 for point, row in verify.items() if point[0] == "replay")
+
+
 def test_drafts_of_sixteen_are_there_at_two_windows() -> None:
     rows = {(row["method"], row["window"]): row for row in shipped("nemotron-super")
             if row["draft_len"] == LONG_DRAFT and row["tree"] is None}  # fmt: skip
@@ -175,11 +205,13 @@ def test_trees_of_two_shapes_are_there_for_the_methods_that_take_them(tree: str,
     assert nodes * state < rows["snapshot"]["bytes_write_model"] < 1.01 * nodes * state
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DECODE_BATCHES)
 def test_bytes_of_shipped_rows_are_what_the_model_derives(name: str) -> None:
     gpu, case_of = load_gpu("h200-sxm"), script("rederive_shipped").case_of
     seen = set()
     for row in shipped(name):
+        if row["method"] in {item.key for item in absent(row["family"], row["phase"])}:
+            continue  # no method, no bytes
         case = case_of(row)
         model = model_case(case, gpu, roofs_for(gpu))
         assert case.id == row["case_id"]
@@ -190,7 +222,8 @@ def test_bytes_of_shipped_rows_are_what_the_model_derives(name: str) -> None:
         seen.add((row["phase"], row["draft_len"], row["tree"]))
     drafts = {("decode", 1, None), *(("verify", t, None) for t in DRAFTS)}
     super_only = {("verify", LONG_DRAFT, None), ("verify", 8, TREES[0]), ("verify", 16, TREES[1])}
-    assert seen == (drafts | super_only if name == "nemotron-super" else drafts)
+    kimi = {("decode", 1, None), ("verify", 4, None), ("verify", 8, None)}
+    assert seen == {"nemotron-super": drafts | super_only, "nemotron-nano": drafts, KIMI: kimi}[name]
 
 
 @pytest.mark.parametrize(
