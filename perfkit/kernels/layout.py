@@ -105,8 +105,8 @@ def columns(case: Case) -> int:
     all of the row's chunks: their sum needs no exchange, and one along d_k three exchanges a row where the layout of a
     plain tile, which gives a row to a whole warp, takes five. With chunks as the first axis the compiler spreads them
     over lanes, and a sum takes many times the exchanges. Conventional, snapshot and recovery kernels do hold
-    [d_k / COLS, rows, COLS]: on an H200 at B = 256 the other order was slower for conventional ones (Qwen3.5-122B by 1 %,
-    Kimi-Linear by 3 %), which wait for memory and not for exchanges.
+    [d_k / COLS, rows, COLS]: on an H200 at B = 256 the other order was slower for conventional ones (Qwen3.5-122B by
+    1 %, Kimi-Linear by 3 %), which wait for memory and not for exchanges.
     """
     return min(case.shape.d_k, 128 // int(DTYPE_BYTES[case.state_dtype]))
 

@@ -36,9 +36,11 @@ L2_OVER_DRAM = 1.5
 L2_USABLE = 0.75
 #: How far a datasheet's roof may be off, as a factor less 1. Stated, not measured.
 WIDTH_UNCALIBRATED = 0.35
-#: A method that was never measured may take up to this factor and this much more than the bound: beyond the slowest
-#: tuned kernel timed so far (replay with a window of 32 on an H200: 6 us more at batch 1, 1.4 times at batch 32).
-UNFITTED_FACTOR = 1.5
+#: A method without a fit may take up to this factor and this much more than the bound: beyond the slowest tuned
+#: kernels timed so far, STree as released (3.0 times, Mamba-2 at T = 2) and fused recovery (2.8, Kimi Delta Attention
+#: at T = 8). Replay verify of Kimi Delta Attention, 6.5 times, is the one exception; tests hold the shipped rows to
+#: this.
+UNFITTED_FACTOR = 3.5
 UNFITTED_US = 8.0
 
 
