@@ -201,13 +201,14 @@ class Checker:
         where = f"step {self.index - 1}"
         if not self.tensors["out"][self.rows][~on].isnan().all():
             raise Wrong(f"{where}: output of a row without a slot was written")
-        state, expected = self.family.reference(self.anchor, self._inputs())
+        inputs = self._inputs()
+        state, expected = self.family.reference(self.anchor, inputs)
         wide = on[:, None, None, None]
-        self.drift = torch.where(wide, self.family.reference(self.drift, self._inputs())[0], self.drift)
+        self.drift = torch.where(wide, self.family.reference(self.drift, inputs)[0], self.drift)
         state = torch.where(wide, state, self.anchor)
         found = self.committed()
-        slack = torch.where(wide, self._slack(self.anchor, self._inputs(), torch.zeros_like(state)), 0.0)
-        sizes = output_size(state, self.family.query(self._inputs()))
+        slack = torch.where(wide, self._slack(self.anchor, inputs, torch.zeros_like(state)), 0.0)
+        sizes = output_size(state, self.family.query(inputs))
         self._compare_numbers(where, on, on, expected, sizes, state, found, slack)
         self._compare_checkpoint(where, on, flush, before)
         self.anchor = found
