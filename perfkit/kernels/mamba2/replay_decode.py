@@ -24,7 +24,7 @@ from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.layout import columns
 from perfkit.kernels.mamba2 import layout
 from perfkit.kernels.replay import SMALL_BATCH_HEADS, ring_slots
-from perfkit.kernels.ring import cursor_h, cursor_origin, cursor_pack, wrap
+from perfkit.kernels.ring import cursor_h, cursor_load, cursor_origin, cursor_pack, wrap
 from perfkit.method import Buffer, Case, Config, Launch
 
 
@@ -191,11 +191,7 @@ def _replay_decode_kernel(
     slot = tl.load(slots_ptr + row).to(tl.int64)
     if slot < 0:
         return
-    # The heads of a row agree; a program reads the cursors that it owns and will write.
-    cursor = tl.load(cursor_ptr + slot * N_V + first_head)
-    for i in tl.static_range(1, HEADS):
-        cursor = tl.maximum(cursor, tl.load(cursor_ptr + slot * N_V + first_head + i))
-    tl.debug_barrier()  # every warp has read the cursor before one of them writes the next one
+    cursor = cursor_load(cursor_ptr + slot * N_V + first_head, HEADS)
     h = cursor_h(cursor)
     origin = cursor_origin(cursor)
     row = row.to(tl.int64)

@@ -30,7 +30,7 @@ from perfkit.kernels.mamba2 import layout
 from perfkit.kernels.mamba2.replay_parts import draft_weights, folds, key_products
 from perfkit.kernels.paths import committed_by, paths
 from perfkit.kernels.products import of_head, product, product_exact, product_onto
-from perfkit.kernels.replay import SMALL_BATCH_HEADS, at_least_16, ring_slots
+from perfkit.kernels.replay import SMALL_BATCH_HEADS, at_least_16, ring_slots, tiled_launch
 from perfkit.kernels.replay_commit import BLOCK, commit_launch, value_blocks
 from perfkit.kernels.ring import (
     cursor_h,
@@ -288,16 +288,11 @@ class ReplayVerify(replay.ReplayVerify):
             (_replay_flush_kernel, "fold_", {"RECORDS": at_least_16(window), "CHUNKS": 2 if shape.d_k >= 64 else 1}),
             (_replay_output_kernel, "", {"RECORDS": at_least_16(longest)}),
         )
-        values = dict(config.values)
         for kernel, prefix, own in parts:
-            heads, stages = config[f"{prefix}heads"], config[f"{prefix}stages"]
-            limit = values.get(f"{prefix}maxnreg")
-            yield Launch(
-                kernel,
-                (case.batch * shape.n_v_heads // heads,),
-                (*pointers, window, n_ring, *strides),
-                {**constants, **own, "HEADS": heads, "ROWS": config[f"{prefix}rows"], "STAGES": stages},
-                {"num_warps": config[f"{prefix}warps"], "num_stages": stages} | ({"maxnreg": limit} if limit else {}),
+            heads = config[f"{prefix}heads"]
+            yield tiled_launch(
+                kernel, case.batch * shape.n_v_heads // heads, (*pointers, window, n_ring, *strides),
+                {**constants, **own, "HEADS": heads}, config, prefix,
             )  # fmt: skip
 
     def replayed(self, case: Case, tensors: Mapping[str, Any], slots: Any, at: Any, live: Any) -> Any:
