@@ -20,6 +20,15 @@ def halves(x):
 
 
 @triton.jit
+def thirds(x):
+    """Three BF16 terms of an FP32 x, all of it: its upper 16 bits as they are, and the rest in halves."""
+    bits = x.to(tl.int32, bitcast=True) & -65536
+    high = (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
+    middle, low = halves(x - bits.to(tl.float32, bitcast=True))
+    return high, middle, low
+
+
+@triton.jit
 def product(a, b, SPLIT: tl.constexpr):
     """a·b of an FP32 a and a b in the input dtype; a in two terms."""
     if SPLIT:
@@ -45,9 +54,7 @@ def product_onto(acc, a, b, SPLIT: tl.constexpr):
 def product_exact(a, b, SPLIT: tl.constexpr):
     """a·b of an FP32 a and a b in the input dtype, to FP32's accuracy; a in three terms."""
     if SPLIT:
-        bits = a.to(tl.int32, bitcast=True) & -65536
-        high = (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
-        middle, low = halves(a - bits.to(tl.float32, bitcast=True))
+        high, middle, low = thirds(a)
         found = tl.dot(high, b, tl.dot(middle, b, tl.dot(low, b)))
     else:
         found = tl.dot(a, b.to(tl.float32), input_precision="ieee")

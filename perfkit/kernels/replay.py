@@ -67,11 +67,6 @@ def tiled_launch(
     )  # fmt: skip
 
 
-def correction_dtype(case: Case) -> str | None:
-    """Return the dtype that rounds the corrections of a delta rule: FP16; None where inputs, and they, are FP32."""
-    return None if case.input_dtype == "float32" else "float16"
-
-
 class Replay(Method):
     """One family's replay in one phase."""
 

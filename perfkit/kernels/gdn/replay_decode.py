@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfkit.kernels import replay
+from perfkit.kernels.delta_replay import DeltaReplay
 from perfkit.kernels.gates import inverse_norm, sigmoid, softplus
 from perfkit.kernels.gdn import layout
 from perfkit.kernels.gdn.replay_parts import saturated
@@ -29,7 +30,6 @@ from perfkit.kernels.products import of_head, product_exact
 from perfkit.kernels.replay import (
     SMALL_BATCH_HEADS,
     at_least_16,
-    correction_dtype,
     paired,
     ring_slots,
     tile,
@@ -253,7 +253,7 @@ def _gdn_replay_decode_output_kernel(
         tl.store(out + v, (alpha * seen + u * kq_now).to(out_ptr.dtype.element_ty), mask=live)
 
 
-class ReplayDecode(replay.ReplayDecode):
+class ReplayDecode(DeltaReplay, replay.ReplayDecode):
     """1R a step, 1R + 1W at a flush, plus the records."""
 
     family = "gdn"
@@ -261,10 +261,6 @@ class ReplayDecode(replay.ReplayDecode):
     layout = layout
     max_window = 128
     apart = True
-
-    def rounds(self, case: Case) -> str | None:
-        """Corrections are kept in FP16, in FP32 where inputs are."""
-        return correction_dtype(case)
 
     def buffers(self, case: Case) -> dict[str, Buffer]:
         """Return checkpoint, ring and cursors, all of them read and written.
@@ -289,10 +285,8 @@ class ReplayDecode(replay.ReplayDecode):
         """Return the flushing launch, a program per row and ``fold_heads`` heads, and that of outputs, one per head."""
         shape, t = case.shape, tensors
         window, n_ring, units = case.window or 1, ring_slots(case), case.batch * shape.n_v_heads
-        inputs = ("q", "k", "v", "gate", "beta")
-        pointers = (t["state"], t["u_ring"], t["k_ring"], t["g_ring"], t["cursor"], *(t[name] for name in inputs),
-                    t["a_log"], t["dt_bias"], t["slots"], t["out"])  # fmt: skip
-        strides = [t[name].stride(0) for name in inputs]
+        pointers = (*self.pointers(t), t["out"])
+        strides = self.strides(t, 1)
         constants = {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k}
         yield tiled_launch(
             _gdn_replay_decode_flush_kernel, units // config["fold_heads"], (*pointers, window, n_ring, *strides),
@@ -303,10 +297,6 @@ class ReplayDecode(replay.ReplayDecode):
             _gdn_replay_decode_output_kernel, units, (*pointers, n_ring, *strides),
             {**constants, "COLS": columns(case), "RECORDS": at_least_16(window - 1)}, config,
         )  # fmt: skip
-
-    def replayed(self, case: Case, tensors: Mapping[str, Any], slots: Any, at: Any, live: Any) -> Any:
-        """Return the rows' checkpoints advanced by records (g, u, k). Source: paper, Eq. 5 and 8."""
-        return layout.replay_tokens(layout.load_state(tensors), layout.records(case, tensors, slots, at), live)
 
     def configs(self, case: Case) -> Sequence[Config]:
         """Return rows a tile, warps, stages and a limit of registers, of outputs and of the fold, and its heads.

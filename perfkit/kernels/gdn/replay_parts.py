@@ -16,7 +16,7 @@ Source: paper, Eq. 9 to 11; trees by the ancestors of a draft instead of all dra
 
 from perfkit.kernels.gates import inverse_norm, sigmoid, softplus
 from perfkit.kernels.lang import tl, triton
-from perfkit.kernels.products import ones, product_exact
+from perfkit.kernels.products import halves, ones, product_exact
 
 
 @triton.jit
@@ -132,9 +132,7 @@ def corrections_times(u, weight, SPLIT: tl.constexpr):
 def wide_product(a, b, SPLIT: tl.constexpr):
     """a·b of two FP32 factors, each in two BF16 terms; the product of the small ones is left out."""
     if SPLIT:
-        a_bits = a.to(tl.int32, bitcast=True) & -65536
-        a_high = (a_bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
-        a_low = (a - a_bits.to(tl.float32, bitcast=True)).to(tl.bfloat16)
+        a_high, a_low = halves(a)
         b_high = b.to(tl.bfloat16)
         b_low = (b - b_high.to(tl.float32)).to(tl.bfloat16)
         found = tl.dot(a_high, b_high, tl.dot(a_low, b_high, tl.dot(a_high, b_low)))

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfkit.kernels import replay
+from perfkit.kernels.delta_replay import DeltaReplay
 from perfkit.kernels.gates import inverse_norm
 from perfkit.kernels.gdn import layout
 from perfkit.kernels.gdn.replay_parts import (
@@ -31,7 +32,7 @@ from perfkit.kernels.gdn.replay_parts import (
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.paths import committed_by
 from perfkit.kernels.products import of_head, product, product_exact
-from perfkit.kernels.replay import SMALL_BATCH_HEADS, at_least_16, correction_dtype, ring_slots
+from perfkit.kernels.replay import SMALL_BATCH_HEADS, at_least_16, ring_slots, tiled_launch
 from perfkit.kernels.replay_commit import BLOCK, commit_launch, value_blocks
 from perfkit.kernels.ring import (
     cursor_h,
@@ -257,7 +258,7 @@ def _gdn_replay_output_kernel(
                 stride_v, rows_at, live, N_V, D_V, POSITIONS, BLOCK, SPLIT)  # fmt: skip
 
 
-class ReplayVerify(replay.ReplayVerify):
+class ReplayVerify(DeltaReplay, replay.ReplayVerify):
     """1R a step, 1R + 1W at a flush, plus the records."""
 
     family = "gdn"
@@ -265,10 +266,6 @@ class ReplayVerify(replay.ReplayVerify):
     layout = layout
     max_window = 64
     trees = True
-
-    def rounds(self, case: Case) -> str | None:
-        """Corrections are kept in FP16, in FP32 where inputs are."""
-        return correction_dtype(case)
 
     def buffers(self, case: Case) -> dict[str, Buffer]:
         """Return checkpoint, ring and cursors, all of them read and written.
@@ -296,11 +293,9 @@ class ReplayVerify(replay.ReplayVerify):
         took = t["path" if tree else "accepted"][step % ACCEPTANCE_STEPS]
         if tree:
             yield commit_launch(case, {**t, "x_ring": t["u_ring"], "dt_ring": t["g_ring"]}, took, n_ring)
-        inputs = ("q", "k", "v", "gate", "beta")
-        pointers = (t["state"], t["u_ring"], t["k_ring"], t["g_ring"], t["cursor"], *(t[name] for name in inputs),
-                    t["a_log"], t["dt_bias"], t["slots"], t["drafts"], took, t["ancestors"] if tree else took,
+        pointers = (*self.pointers(t), t["drafts"], took, t["ancestors"] if tree else took,
                     t["out"])  # fmt: skip
-        strides = [t[name].stride(axis) for axis in (0, 1) for name in inputs]
+        strides = self.strides(t, 2)
         constants = {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k, "T": nodes,
                      "TREE": tree, "SPLIT": case.input_dtype == "bfloat16",
                      "POSITIONS": max(triton.next_power_of_2(nodes), 8), "BLOCK": BLOCK}  # fmt: skip
@@ -313,21 +308,12 @@ class ReplayVerify(replay.ReplayVerify):
             ),
             (_gdn_replay_output_kernel, "", {"RECORDS": at_least_16(longest)}),
         )  # fmt: skip
-        values = dict(config.values)
         for kernel, prefix, own in parts:
-            heads, stages = config[f"{prefix}heads"], config[f"{prefix}stages"]
-            limit = values.get(f"{prefix}maxnreg")
-            yield Launch(
-                kernel,
-                (case.batch * shape.n_v_heads // heads,),
-                (*pointers, window, n_ring, *strides),
-                {**constants, **own, "HEADS": heads, "ROWS": config[f"{prefix}rows"], "STAGES": stages},
-                {"num_warps": config[f"{prefix}warps"], "num_stages": stages} | ({"maxnreg": limit} if limit else {}),
+            heads = config[f"{prefix}heads"]
+            yield tiled_launch(
+                kernel, case.batch * shape.n_v_heads // heads, (*pointers, window, n_ring, *strides),
+                {**constants, **own, "HEADS": heads}, config, prefix,
             )  # fmt: skip
-
-    def replayed(self, case: Case, tensors: Mapping[str, Any], slots: Any, at: Any, live: Any) -> Any:
-        """Return the rows' checkpoints advanced by records (g, u, k). Source: paper, Eq. 5 and 8."""
-        return layout.replay_tokens(layout.load_state(tensors), layout.records(case, tensors, slots, at), live)
 
     def configs(self, case: Case) -> Sequence[Config]:
         """Return heads a program, rows a tile, warps, stages and a limit of registers, of outputs and of the fold.

@@ -25,17 +25,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfkit.kernels import replay
+from perfkit.kernels.delta_replay import DeltaReplay
 from perfkit.kernels.gates import inverse_norm, sigmoid, softplus
 from perfkit.kernels.gdn.replay_decode import tile_times
 from perfkit.kernels.gdn.replay_parts import corrections_times, saturated
 from perfkit.kernels.kda import layout
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.layout import columns
-from perfkit.kernels.products import halves
+from perfkit.kernels.products import thirds
 from perfkit.kernels.replay import (
     SMALL_BATCH_HEADS,
     at_least_16,
-    correction_dtype,
     paired,
     ring_slots,
     tile,
@@ -62,9 +62,7 @@ def _sums(chosen, g, SPLIT: tl.constexpr):
     2⁻²⁴, and FP32 multiply-adds of a whole tile would take more registers than there are.
     """
     if SPLIT:
-        bits = g.to(tl.int32, bitcast=True) & -65536
-        high = (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
-        middle, low = halves(g - bits.to(tl.float32, bitcast=True))
+        high, middle, low = thirds(g)
         one = chosen.to(tl.bfloat16)
         found = tl.dot(one, high, tl.dot(one, middle, tl.dot(one, low)))
     else:
@@ -247,7 +245,7 @@ def _kda_replay_decode_output_kernel(
         tl.store(out + v, (seen + u * kq_now).to(out_ptr.dtype.element_ty), mask=live)
 
 
-class ReplayDecode(replay.ReplayDecode):
+class ReplayDecode(DeltaReplay, replay.ReplayDecode):
     """1R a step, 1R + 1W at a flush, plus the records."""
 
     family = "kda"
@@ -255,10 +253,6 @@ class ReplayDecode(replay.ReplayDecode):
     layout = layout
     max_window = 64
     apart = True
-
-    def rounds(self, case: Case) -> str | None:
-        """Corrections are kept in FP16, in FP32 where inputs are."""
-        return correction_dtype(case)
 
     def buffers(self, case: Case) -> dict[str, Buffer]:
         """Return checkpoint, ring and cursors, all of them read and written.
@@ -282,10 +276,8 @@ class ReplayDecode(replay.ReplayDecode):
         """Return the flushing launch and that of outputs, both a program per row and head."""
         shape, t = case.shape, tensors
         window, n_ring, units = case.window or 1, ring_slots(case), case.batch * shape.n_v_heads
-        inputs = ("q", "k", "v", "gate", "beta")
-        pointers = (t["state"], t["u_ring"], t["k_ring"], t["g_ring"], t["cursor"], *(t[name] for name in inputs),
-                    t["a_log"], t["dt_bias"], t["slots"], t["out"])  # fmt: skip
-        strides = [t[name].stride(0) for name in inputs]
+        pointers = (*self.pointers(t), t["out"])
+        strides = self.strides(t, 1)
         constants = {"N_HEADS": shape.n_v_heads, "D_V": shape.d_v, "D_K": shape.d_k,
                      "SPLIT": case.input_dtype == "bfloat16", "COLS": columns(case),
                      "RECORDS": at_least_16(window - 1)}  # fmt: skip
@@ -293,10 +285,6 @@ class ReplayDecode(replay.ReplayDecode):
         width = {"WIDTH": min(config["width"], shape.d_k)}
         yield tiled_launch(flush, units, (*pointers, window, n_ring, *strides), constants, config, "fold_")
         yield tiled_launch(output, units, (*pointers, n_ring, *strides), constants | width, config)
-
-    def replayed(self, case: Case, tensors: Mapping[str, Any], slots: Any, at: Any, live: Any) -> Any:
-        """Return the rows' checkpoints advanced by records (g, u, k). Source: paper, Eq. 5 and 8."""
-        return layout.replay_tokens(layout.load_state(tensors), layout.records(case, tensors, slots, at), live)
 
     def configs(self, case: Case) -> Sequence[Config]:
         """Return rows a tile, warps, stages and a limit of registers, of outputs and of the fold.

@@ -23,11 +23,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfkit.kernels import replay
+from perfkit.kernels.delta_replay import DeltaReplay
 from perfkit.kernels.gates import inverse_norm, sigmoid, softplus
 from perfkit.kernels.gdn.replay_parts import saturated
 from perfkit.kernels.kda import layout
 from perfkit.kernels.lang import tl, triton
-from perfkit.kernels.replay import at_least_16, correction_dtype, ring_slots
+from perfkit.kernels.replay import at_least_16, ring_slots
 from perfkit.kernels.replay_commit import BLOCK, value_blocks
 from perfkit.kernels.ring import (
     cursor_h,
@@ -269,7 +270,7 @@ def _kda_replay_output_kernel(
                 j, n, place, stride_v, v[:, None], live, N_HEADS, D_V, POSITIONS, BLOCK, SPLIT)  # fmt: skip
 
 
-class ReplayVerify(replay.ReplayVerify):
+class ReplayVerify(DeltaReplay, replay.ReplayVerify):
     """1R a step, 1R + 1W at a flush, plus the records."""
 
     family = "kda"
@@ -282,10 +283,6 @@ class ReplayVerify(replay.ReplayVerify):
         if case.tree is not None:
             return "a tree: decays of drafts are sums along one chain here"
         return super().supports(case)
-
-    def rounds(self, case: Case) -> str | None:
-        """Corrections are kept in FP16, in FP32 where inputs are."""
-        return correction_dtype(case)
 
     def buffers(self, case: Case) -> dict[str, Buffer]:
         """Return checkpoint, ring and cursors, all of them read and written.
@@ -310,11 +307,9 @@ class ReplayVerify(replay.ReplayVerify):
         """Return the flushing and the output launch, programs per row and head."""
         shape, t = case.shape, tensors
         window, n_ring = case.window or 1, ring_slots(case)
-        inputs = ("q", "k", "v", "gate", "beta")
-        pointers = (t["state"], t["u_ring"], t["k_ring"], t["g_ring"], t["cursor"], *(t[name] for name in inputs),
-                    t["a_log"], t["dt_bias"], t["slots"], t["drafts"], t["accepted"][step % ACCEPTANCE_STEPS],
+        pointers = (*self.pointers(t), t["drafts"], t["accepted"][step % ACCEPTANCE_STEPS],
                     t["out"])  # fmt: skip
-        strides = [t[name].stride(axis) for axis in (0, 1) for name in inputs]
+        strides = self.strides(t, 2)
         constants = {"N_HEADS": shape.n_v_heads, "D_V": shape.d_v, "D_K": shape.d_k, "T": case.draft_len,
                      "SPLIT": case.input_dtype == "bfloat16",
                      "POSITIONS": max(triton.next_power_of_2(case.draft_len), 8), "BLOCK": BLOCK}  # fmt: skip
@@ -340,10 +335,6 @@ class ReplayVerify(replay.ReplayVerify):
             },
             {"num_warps": config["warps"], "num_stages": config["stages"]},
         )
-
-    def replayed(self, case: Case, tensors: Mapping[str, Any], slots: Any, at: Any, live: Any) -> Any:
-        """Return the rows' checkpoints advanced by records (g, u, k). Source: paper, Eq. 5 and 8."""
-        return layout.replay_tokens(layout.load_state(tensors), layout.records(case, tensors, slots, at), live)
 
     def configs(self, case: Case) -> Sequence[Config]:
         """Return rows a tile, warps and stages of outputs, and rows and warps of the fold."""
