@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from recoverysteps import walk_activation_replay
 
 from perfkit.check import check_case
 from perfkit.checker import bits
@@ -16,7 +17,7 @@ from perfkit.kernels.mamba2.masked_replay import cache_buffers, replay_configs, 
 from perfkit.kernels.mamba2.reference import FAMILY
 from perfkit.method import Case, Point
 from perfkit.registry import get_method
-from perfkit.session import Session, allocate
+from perfkit.session import allocate
 from perfkit.shape import Shape
 
 KEY = "activation_replay"
@@ -90,35 +91,8 @@ def test_replay_goes_by_membership_of_the_path() -> None:
 
 
 def test_steps_against_the_oracle_whatever_the_working_state_held() -> None:
-    """a = T, T − 1, 1; then one row sits out. The working state is garbage before every step."""
     case = Case(SMALL, KEY, 2, draft_len=3, input_dtype="float32")
-    session = Session(case, "cpu")
-    tensors, state = session.tensors, session.method.committed(case, session.tensors, 0)
-    home, pending = tensors["slots"].clone(), torch.tensor([0, 0])
-    steps = (((3, 1), (3, 3)), ((2, 3), (3, 3)), ((1, 2), (2, 3)), ((1, 1), (3, 1)))
-    for index, (accepted, drafts) in enumerate(steps):
-        session.family.fill_inputs(tensors, index)
-        tensors["working"].fill_(math.nan)
-        tensors["out"].fill_(math.nan)
-        tensors["accepted"][index].copy_(pending)
-        tensors["drafts"].copy_(torch.tensor(drafts))
-        tensors["slots"].copy_(home if index < 3 else torch.tensor([home[0], -1]))
-        launches = [launch.name for launch in METHOD.launches(case, session.config, tensors, index)]
-        assert launches == ["_masked_replay_kernel", "_state_copy_kernel", "_in_place_verify_kernel"]
-        assert session.step(index) == 3
-        walked = [state]
-        for t in range(3):
-            after, out = session.family.reference(walked[-1], session.family.token(tensors, t))
-            walked.append(after)
-            on = (tensors["slots"] >= 0) & (tensors["drafts"] > t)
-            assert torch.allclose(tensors["out"][on, t].double(), out[on], rtol=1e-5, atol=1e-6)
-            assert tensors["out"][~on, t].isnan().all()
-        state = torch.stack([walked[n][row] for row, n in enumerate(accepted)])
-        pending = torch.tensor(accepted)
-        tensors["accepted"][index + 1].copy_(pending)
-        found = METHOD.committed(case, tensors, index + 1)
-        on = tensors["slots"] >= 0
-        assert torch.allclose(found[on], state[on], rtol=1e-5, atol=1e-6)
+    walk_activation_replay(case, ["_masked_replay_kernel", "_state_copy_kernel", "_in_place_verify_kernel"])
 
 
 def test_check_finds_a_replay_that_skips_a_token(monkeypatch: pytest.MonkeyPatch) -> None:

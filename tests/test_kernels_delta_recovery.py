@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from recoverysteps import walk_activation_replay
 
 from perfkit.check import check_case
 from perfkit.checker import bits
@@ -177,35 +178,8 @@ def test_nothing_accepted_leaves_every_bit(name: str, state_dtype: str) -> None:
 
 @both
 def test_steps_against_the_oracle_whatever_the_working_state_held(name: str) -> None:
-    """a = T, T − 1, 1; then one row sits out. The working state is garbage before every step."""
     case = Case(SMALL[name], ACTIVATION, 2, draft_len=3, input_dtype="float32")
-    made = Session(case, "cpu")
-    tensors, state = made.tensors, made.method.committed(case, made.tensors, 0)
-    home, pending = tensors["slots"].clone(), torch.tensor([0, 0])
-    steps = (((3, 1), (3, 3)), ((2, 3), (3, 3)), ((1, 2), (2, 3)), ((1, 1), (3, 1)))
-    for index, (accepted, drafts) in enumerate(steps):
-        made.family.fill_inputs(tensors, index)
-        tensors["working"].fill_(math.nan)
-        tensors["out"].fill_(math.nan)
-        tensors["accepted"][index].copy_(pending)
-        tensors["drafts"].copy_(torch.tensor(drafts))
-        tensors["slots"].copy_(home if index < 3 else torch.tensor([home[0], -1]))
-        launches = [launch.name for launch in made.method.launches(case, made.config, tensors, index)]
-        assert launches == ["_delta_masked_replay_kernel", "_state_copy_kernel", "_delta_in_place_verify_kernel"]
-        assert made.step(index) == 3
-        walked = [state]
-        for t in range(3):
-            new, out = made.family.reference(walked[-1], made.family.token(tensors, t))
-            walked.append(new)
-            on = (tensors["slots"] >= 0) & (tensors["drafts"] > t)
-            assert torch.allclose(tensors["out"][on, t].double(), out[on], rtol=1e-5, atol=1e-6)
-            assert tensors["out"][~on, t].isnan().all()
-        state = torch.stack([walked[n][row] for row, n in enumerate(accepted)])
-        pending = torch.tensor(accepted)
-        tensors["accepted"][index + 1].copy_(pending)
-        found = made.method.committed(case, tensors, index + 1)
-        on = tensors["slots"] >= 0
-        assert torch.allclose(found[on], state[on], rtol=1e-5, atol=1e-6)
+    walk_activation_replay(case, ["_delta_masked_replay_kernel", "_state_copy_kernel", "_delta_in_place_verify_kernel"])
 
 
 # Both.
