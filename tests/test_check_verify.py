@@ -59,7 +59,7 @@ def test_shipped_kernels_agree_with_the_oracle(case: Case) -> None:
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.family}-{method.key}")
 def test_samples_are_as_odd_as_they_should_be(method: Any) -> None:
-    own = [case for case in CASES if (case.shape.family, case.method) == (method.family, method.key)]
+    own = samples.interpreter_cases(method)
     assert len(own) == len({case.id for case in own}) == len({checking.describe(case) for case in own})
     assert {1, 2, 3} <= {case.batch for case in own}
     assert {2, 3, 4, 5, 7, 8, 16} <= {case.draft_len for case in own}
