@@ -11,6 +11,10 @@ Settings, beside those of every worker, under ``"fake"``:
 * ``throttle_period_s`` and ``throttle_s`` (0: never), ``throttle_slowdown`` (1.3): the GPU throttles during the last
   ``throttle_s`` simulated seconds of each period;
 * ``steps`` (64): steps in a sample; ``sleep_s`` (0): real seconds that each case's check takes, for tests that kill;
+* ``run_noise`` (0): sigma of the logarithm of a factor that each case draws once a run, by the seed: what two runs of
+  the same code differ by and no sample of either shows;
+
+``"slowdown": {case_id or method: factor}``, which changes the true times;
 
 and ``"faults": {case_id or method: fault}``, a fault being ``crash`` (SIGKILL), ``exit`` (status 139), ``hang``,
 ``oom``, ``error`` (a result), ``raise`` (an exception), ``incorrect``, ``throttle`` (every sample) or ``nan`` (a time
@@ -39,7 +43,7 @@ Emit = Callable[[dict[str, Any]], None]
 
 NAME, UUID = "Fake GPU", "GPU-fa4e0000-0000-0000-0000-000000000000"
 _DEFAULTS = {"roof_gb_s": 4000.0, "launch_us": 2.0, "noise": 0.01, "throttle_period_s": 0.0, "throttle_s": 0.0,
-             "throttle_slowdown": 1.3, "steps": 64, "sleep_s": 0.0}  # fmt: skip
+             "throttle_slowdown": 1.3, "steps": 64, "sleep_s": 0.0, "run_noise": 0.0}  # fmt: skip
 _KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a text", dict: "a JSON object"}
 #: Fault -> the phase in which it happens.
 FAULTS = {"crash": "time", "exit": "time", "hang": "time", "error": "time", "raise": "time", "throttle": "time",
@@ -96,7 +100,7 @@ def parse_settings(text: str, known: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(f"not JSON: {error}", field=field, value=text) from None
     if not isinstance(given, dict):
         raise InputError("must be a JSON object", field=field, value=text)
-    kinds: dict[str, Any] = {**known, "fake": {}, "faults": {}}
+    kinds: dict[str, Any] = {**known, "fake": {}, "faults": {}, "slowdown": {}}
     for where, group, values in ((field, kinds, given), (f"{field}: fake", _DEFAULTS, given.get("fake"))):
         for name, value in values.items() if isinstance(values, dict) else ():
             if name not in group:
@@ -107,6 +111,9 @@ def parse_settings(text: str, known: Mapping[str, Any]) -> dict[str, Any]:
                 raise InputError(f"must be {_KINDS[kind]}", field=f"{where}: {name}", value=str(value))
     for fault in (given.get("faults") or {}).values():
         parse_fault(str(fault))
+    for name, factor in (given.get("slowdown") or {}).items():
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < math.inf:
+            raise InputError("must be a number above 0", field=f"{field}: slowdown: {name}", value=str(factor))
     return given
 
 
@@ -140,7 +147,8 @@ def truth(case: Case, settings: Mapping[str, Any]) -> Truth:
     option = options(settings)
     chain = phase_chain(case.window or case.depth, case.depth, acceptance_pmf(case.acceptance, case.depth))
     moved, launches = _declared(case, chain.h, chain.flush)
-    each = np.broadcast_to(moved / option["roof_gb_s"] / 1e3 + launches * option["launch_us"], chain.h.shape)
+    slower = _planted(case, settings, "slowdown") or 1.0
+    each = np.broadcast_to(slower * (moved / option["roof_gb_s"] / 1e3 + launches * option["launch_us"]), chain.h.shape)
     together = case.window is not None and case.flush_phase == "aligned" and constant_acceptance(case) is not None
     kinds = []
     for wanted in (False, True):
@@ -149,6 +157,12 @@ def truth(case: Case, settings: Mapping[str, Any]) -> Truth:
     mean_launches = float(chain.mean(launches)[0])
     rate = float(chain.flush_rate[0]) if together else 0.0
     return Truth(float(chain.mean(each)[0]), kinds[0], kinds[1], mean_launches, rate)
+
+
+def _planted(case: Case, settings: Mapping[str, Any], kind: str) -> Any:
+    """Return what the settings plant in a case, by its id or its method; None for nothing."""
+    planted = settings.get(kind) or {}
+    return planted.get(case.id) or planted.get(case.method)
 
 
 def _declared(case: Case, h: Any, flush: Any) -> tuple[Any, Any]:
@@ -167,10 +181,14 @@ def _declared(case: Case, h: Any, flush: Any) -> tuple[Any, Any]:
 
 @dataclass(slots=True)
 class _Running:
-    """A case while its group runs; times in microseconds, ``rounds`` says in which round each kept sample was taken."""
+    """A case while its group runs; times in microseconds, ``rounds`` says in which round each kept sample was taken.
+
+    ``median_us`` is the true time of this run: that of the case, off by what runs differ by.
+    """
 
     case: Case
     truth: Truth
+    median_us: float
     noise: np.random.Generator
     fault: str | None = None
     fault_phase: str | None = None
@@ -203,11 +221,11 @@ def run_group(request: dict[str, Any], emit: Emit) -> None:
 
 
 def _running(case: Case, settings: Mapping[str, Any], seed: int) -> _Running:
-    faults = settings.get("faults") or {}
-    planted = faults.get(case.id) or faults.get(case.method)
+    planted = _planted(case, settings, "faults")
     fault, phase = parse_fault(str(planted)) if planted else (None, None)
-    noise = np.random.default_rng([seed, int(case.id, 16)])
-    return _Running(case, truth(case, settings), noise, fault, phase)
+    found, key = truth(case, settings), [seed, int(case.id, 16)]
+    of_run = options(settings)["run_noise"] * np.random.default_rng([*key, 1]).standard_normal()
+    return _Running(case, found, found.time_us * math.exp(of_run), np.random.default_rng(key), fault, phase)
 
 
 def _phase(item: _Running, phase: str, done: int, total: int, emit: Emit) -> None:
@@ -264,7 +282,7 @@ def _time_rounds(live: list[_Running], settings: Mapping[str, Any], seed: int, e
         for item in live:
             throttled = _throttles(item, now_s, option)
             slowdown = option["throttle_slowdown"] if throttled else 1.0
-            sample = item.truth.time_us * slowdown * math.exp(option["noise"] * item.noise.standard_normal())
+            sample = item.median_us * slowdown * math.exp(option["noise"] * item.noise.standard_normal())
             seconds = sample * option["steps"] * item.case.n_layers / 1e6
             now_s, item.spent_s = now_s + seconds, item.spent_s + seconds
             _keep(item, math.nan if item.fault_in("time") == "nan" else sample, index, throttled)

@@ -186,6 +186,34 @@ def test_bad_settings_are_refused(settings, message):
         run([PLAIN], **settings)
 
 
+def test_a_planted_slowdown_changes_the_true_times_of_its_case_alone():
+    slow = {"slowdown": {"plain-buffered": 1.04}}
+    before, after = fake.truth(BUFFERED, {}), fake.truth(BUFFERED, slow)
+    for name in ("time_us", "nonflush_us", "flush_us"):
+        assert getattr(after, name) == pytest.approx(1.04 * getattr(before, name))
+    assert fake.truth(PLAIN, slow) == fake.truth(PLAIN, {})
+    quiet = {"fake": {"noise": 0.0}, "slowdown": {BUFFERED.id: 1.04}}
+    assert by_case(run([BUFFERED], **quiet))[BUFFERED.id]["row"]["time_us"] == pytest.approx(after.time_us)
+
+
+def test_runs_of_the_same_code_differ_by_what_their_samples_do_not_show():
+    quiet = {"noise": 0.0, "run_noise": 0.01}
+    times = []
+    for seed in range(40):
+        found = by_case(run([PLAIN, BUFFERED], seed=seed, fake=quiet))
+        times.append([found[case.id]["row"]["time_us"] for case in (PLAIN, BUFFERED)])
+        assert len(set(found[PLAIN.id]["samples"]["time_us"])) == 1
+    logs = np.log(np.asarray(times) / [fake.true_time_us(case, {}) for case in (PLAIN, BUFFERED)])
+    assert logs.std(axis=0) == pytest.approx([0.01, 0.01], rel=0.4)
+    assert abs(np.corrcoef(logs.T)[0, 1]) < 0.5  # each case has its own
+
+
+@pytest.mark.parametrize("value", [0, -1.0, True, "4 %"])
+def test_a_slowdown_is_a_factor(value):
+    with pytest.raises(InputError, match="slowdown: replay: .*must be a number above 0"):
+        fake.parse_settings(json.dumps({"slowdown": {"replay": value}}), {})
+
+
 def test_time_is_the_median_of_the_samples():
     result = by_case(run([PLAIN], min_samples=30))[PLAIN.id]
     assert np.median(result["samples"]["time_us"]) == result["row"]["time_us"]
