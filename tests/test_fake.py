@@ -210,7 +210,7 @@ def test_runs_of_the_same_code_differ_by_what_their_samples_do_not_show():
 
 @pytest.mark.parametrize("value", [0, -1.0, True, "4 %"])
 def test_a_slowdown_is_a_factor(value):
-    with pytest.raises(InputError, match="slowdown: replay: .*must be a number above 0"):
+    with pytest.raises(InputError, match=r"slowdown: replay: .*must be a number above 0"):
         fake.parse_settings(json.dumps({"slowdown": {"replay": value}}), {})
 
 
