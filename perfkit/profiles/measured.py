@@ -18,6 +18,8 @@ from perfkit.profiles.fields import number, suggest, text, whole
 from perfkit.profiles.yamlfile import read_text, read_yaml
 
 MEASURED = Path(__file__).parent / "measured"
+#: How the names of tables of counters end (:mod:`perfkit.profiles.counters`); they hold no times.
+COUNTERS_SUFFIX = "-counters"
 
 
 def _words(text: str) -> frozenset[str]:
@@ -65,7 +67,9 @@ def load_measured(
     """
     rows = []
     for path in sorted((directory or MEASURED).glob("*.csv")):
-        manifest = _read_manifest(path.with_name(f"{path.stem}.manifest.json"))
+        if path.stem.endswith(COUNTERS_SUFFIX):
+            continue
+        manifest = read_manifest(path.with_name(f"{path.stem}.manifest.json"))
         for row in _read_rows(path):
             if model_key in (None, row.get("model")) and gpu_key in (None, row.get("gpu")):
                 rows.append({**row, "manifest": manifest})
@@ -229,7 +233,12 @@ def _positive(value: Any, path: Path, field: str) -> float:
     return float(result)
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return the manifest beside shipped rows.
+
+    Raises:
+        InputError: there is none, or it is no JSON object.
+    """
     try:
         manifest = json.loads(read_text(path))
     except json.JSONDecodeError as error:
@@ -239,7 +248,12 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _read_rows(path: Path) -> list[dict[str, Any]]:
+def read_cells(path: Path) -> list[tuple[int, dict[str, str]]]:
+    """Return the lines of a CSV file, each with its number and its cells by column, as text.
+
+    Raises:
+        InputError: not CSV, a column twice, or a line with another number of cells than the header.
+    """
     reader = csv.reader(StringIO(read_text(path), newline=""), strict=True)
     rows = []
     try:
@@ -248,13 +262,18 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
             if header.count(name) > 1:
                 raise InputError("duplicate column", file=path, field=name)
         for cells in reader:
-            where = f"line {reader.line_num}"
             if len(cells) != len(header):
+                where = f"line {reader.line_num}"
                 raise InputError(f"has {len(cells)} cells, not {len(header)}", file=path, field=where)
-            rows.append({name: _cell(name, cell, path, where) for name, cell in zip(header, cells, strict=True)})
+            rows.append((reader.line_num, dict(zip(header, cells, strict=True))))
     except csv.Error as error:
         raise InputError(f"not valid CSV: {error}", file=path, field=f"line {reader.line_num}") from None
     return rows
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    return [{name: _cell(name, cell, path, f"line {number}") for name, cell in row.items()}
+            for number, row in read_cells(path)]  # fmt: skip
 
 
 def _cell(column: str, cell: str, path: Path, where: str) -> Any:
