@@ -11,6 +11,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from perfkit.compile import compile_launch
+from perfkit.kernels import l2 as l2_reads
 from perfkit.kernels.stamp import _stamp_kernel
 from perfkit.kernels.stream import CONFIGS, PLACE, STREAMS
 from perfkit.method import Launch
@@ -43,19 +44,38 @@ def stamps() -> list[dict[str, Any]]:
 
 
 def streams() -> list[dict[str, Any]]:
-    """The stream to eight places for each target and configuration: how wide its accesses are, and spills."""
-    kernel, places = STREAMS["1r8w"].kernel, STREAMS["1r8w"].places
-    a = Spec((places * PLACE,), "float32", (1,))
+    """Streams of several places: how wide their accesses are, and spills; writes for each target, reads for one."""
     found = []
-    for cc in (80, 90, 100, 103, 120):
+    for kind, cc in [*(("1r8w", cc) for cc in (80, 90, 100, 103, 120)), ("4r1w", 90)]:
+        kernel, places = STREAMS[kind].kernel, STREAMS[kind].places
+        a = Spec((places * PLACE,), "float32", (1,))
         for config in CONFIGS:
             tile = {"TILE": config["tile"], "PLACES": places}
             launch = Launch(kernel, (PLACE // config["tile"],), (a, a, PLACE), tile, {"num_warps": config["warps"]})
             made = compile_launch(launch, cc)
             accesses = re.findall(r"(?:ld|st)\.global[^ ]*", made.ptx)
-            found.append({"cc": cc, "config": str(config), "accesses": len(accesses),
+            found.append({"cc": cc, "kind": kind, "config": str(config), "accesses": len(accesses),
+                          "loads": sum(access.startswith("ld") for access in accesses),
                           "wide": sum(".v4." in access for access in accesses),
                           "first": sum("evict_first" in access for access in accesses),
+                          "spills": made.spill_stores + made.spill_loads})  # fmt: skip
+    return [{"found": found}]
+
+
+def l2() -> list[dict[str, Any]]:
+    """Reads that stay in L2, for the targets of the command line: how wide its loads are, and what an SM must hold."""
+    found = []
+    for cc in map(int, sys.argv[2:]):
+        for config in l2_reads.CONFIGS:
+            args = (Spec((1 << 20,), "float32", (1,)), Spec((1056,), "float32", (1,)), (1 << 20) // config["tile"], 99)
+            launch = Launch(l2_reads._l2_read_kernel, (1056,), args, {"TILE": config["tile"]},
+                            {"num_warps": config["warps"]})  # fmt: skip
+            made = compile_launch(launch, cc)
+            loads = re.findall(r"ld\.global[^ ]*", made.ptx)
+            threads = 32 * config["warps"] * config["programs"]
+            found.append({"cc": cc, "config": str(config), "loads": len(loads),
+                          "wide": sum(".cg" in load and ".v4." in load for load in loads),
+                          "registers_of_sm": threads * -(-made.registers // 8) * 8,
                           "spills": made.spill_stores + made.spill_loads})  # fmt: skip
     return [{"found": found}]
 
@@ -79,4 +99,4 @@ def ahead() -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"stamps": stamps, "ahead": ahead, "streams": streams}[sys.argv[1]]()[0]))
+    print(json.dumps({"stamps": stamps, "ahead": ahead, "streams": streams, "l2": l2}[sys.argv[1]]()[0]))

@@ -1,0 +1,73 @@
+"""Reads of a working set that stays in L2: what L2 gives to the SMs, and nothing else.
+
+A launch reads the working set many times over, so that its own start and drain do not count, and launches over the
+same buffer find it in L2. L1 is bypassed, and a program walks on through the set: no SM reads the same tile again soon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from perfkit.kernels.lang import tl, triton
+from perfkit.method import Config
+
+ELEMENT_BYTES = 4
+
+
+@triton.jit
+def _l2_read_kernel(a_ptr, b_ptr, tiles, reads, TILE: tl.constexpr):
+    # The sum is stored only if it is what finite data of order one never sum to: the loads are not dead code.
+    pid = tl.program_id(0)
+    at = tl.arange(0, TILE)
+    total = tl.zeros([TILE], tl.float32)
+    tile = pid * reads % tiles
+    for _ in range(reads):
+        total += tl.load(a_ptr + tile * TILE + at, cache_modifier=".cg")
+        tile += 1
+        tile = tl.where(tile == tiles, 0, tile)
+    tl.store(b_ptr + pid, tl.sum(total, axis=0), mask=tl.max(total, axis=0) > 1e30)
+
+
+#: ``programs`` an SM, so many that all of them run at once: a second wave would leave SMs without work at the end.
+CONFIGS: Sequence[Config] = tuple(
+    Config.of(tile=tile, warps=warps, programs=programs)
+    for tile, warps, programs in ((2048, 4, 8), (4096, 8, 4), (8192, 8, 4), (8192, 16, 2))
+)
+
+
+def whole_tiles(held: int) -> int:
+    """Return the bytes of a working set of at most ``held`` bytes that every configuration reads as whole tiles."""
+    largest = max(config["tile"] for config in CONFIGS) * ELEMENT_BYTES
+    return held // largest * largest
+
+
+def reads_of(moved: int, sms: int, config: Config) -> int:
+    """Return how many tiles each program reads so that a launch on ``sms`` SMs moves about ``moved`` bytes."""
+    return max(1, round(moved / (sms * config["programs"] * config["tile"] * ELEMENT_BYTES)))
+
+
+def bytes_of(reads: int, sms: int, config: Config) -> int:
+    """Return the bytes that a launch moves whose programs read ``reads`` tiles each."""
+    return reads * sms * config["programs"] * config["tile"] * ELEMENT_BYTES
+
+
+def launch(a: Any, b: Any, reads: int, sms: int, config: Config) -> Any:
+    """Read the working set again and again; return what Triton returns.
+
+    Args:
+        a: [n] FP32, contiguous, n a multiple of the tile; the working set, only read.
+        b: [programs] FP32, never written with data of order one.
+        reads: tiles that each program reads.
+        sms: SMs of the GPU.
+        config: ``tile`` elements, ``warps``, and ``programs`` an SM.
+
+    Raises:
+        ValueError: n is not a multiple of the tile.
+    """
+    tiles, rest = divmod(a.numel(), config["tile"])
+    if rest or not tiles:
+        raise ValueError(f"{a.numel()} elements are not a whole number of tiles of {config['tile']}")
+    return _l2_read_kernel[(sms * config["programs"],)](
+        a, b, tiles, reads, TILE=config["tile"], num_warps=config["warps"]
+    )
