@@ -109,16 +109,22 @@ def plugin_files(cases: Any) -> list[str]:
     return sorted({case.method.rpartition(":")[0] for case in cases if is_plugin(case.method)})
 
 
-def from_manifest(run_dir: Path) -> tuple[Sweep, dict[str, Any]]:
-    """Return the sweep of a run folder, and its manifest.
+def from_manifest(run_dir: Path, command: str = "sweep") -> tuple[Sweep, dict[str, Any]]:
+    """Return the plan of a run folder, and its manifest.
+
+    Args:
+        run_dir: the folder.
+        command: that made it; ``profile`` plans as ``sweep`` does.
 
     Raises:
-        InputError: not a run, not a sweep, a damaged field, or kernels or versions other than those it started with.
+        InputError: not a run, of another command, a damaged field, or kernels or versions other than those it started
+            with.
     """
     manifest = results.read_manifest(run_dir)
     file = run_dir / "manifest.json"
-    if manifest.get("command") != "sweep":
-        raise InputError("is not the run of a sweep", file=file, field="command", value=manifest.get("command"))
+    if manifest.get("command") != command:
+        raise InputError(f"is not the run of a {command}", file=file, field="command",
+                         value=manifest.get("command"))  # fmt: skip
     try:
         groups = tuple(
             Group(item["group_id"], tuple(Case.from_dict(case) for case in item["cases"]),
@@ -259,8 +265,8 @@ def finish(sweep: Sweep, run_dir: Path, extra: Sequence[Row] = ()) -> list[Row]:
     return finished
 
 
-def resume_command(run_dir: Path) -> str:
+def resume_command(run_dir: Path, command: str = "sweep") -> str:
     """Return the command that goes on with a run."""
     program = Path(sys.argv[0]).name
     start = "perfkit" if program == "perfkit" else "python -m perfkit"
-    return f"{start} sweep --resume {run_dir}"
+    return f"{start} {command} --resume {run_dir}"
