@@ -25,7 +25,7 @@ from perfkit.errors import PerfkitError
 from perfkit.method import Case
 from perfkit.profiles import load_gpu, load_measured, load_model
 from perfkit.profiles.measured import EFFICIENCY, MEASURED
-from perfkit.roofline import roofs_for
+from perfkit.roofline import shipped_roofs
 from perfkit.roofline.efficiency import Efficiency, Observation, covered, enough, errors, fit
 
 Row = dict[str, Any]
@@ -61,7 +61,7 @@ def observations(rows: Sequence[Row]) -> dict[Key, list[Observation]]:
             continue
         gpu = load_gpu(row["gpu"])
         key = (row["family"], row["method"], row["phase"], row["gpu"])
-        found.setdefault(key, []).append(observation(row, case_of(row), gpu, roofs_for(gpu)))
+        found.setdefault(key, []).append(observation(row, case_of(row), gpu, shipped_roofs(gpu)))
     return found
 
 

@@ -29,7 +29,7 @@ from perfkit.errors import PerfkitError
 from perfkit.method import Case
 from perfkit.profiles import load_gpu, load_model
 from perfkit.profiles.measured import MEASURED
-from perfkit.roofline import roofs_for
+from perfkit.roofline import shipped_roofs
 
 Row = dict[str, Any]
 
@@ -50,7 +50,7 @@ def rederive(file: Path) -> str:
         rows = read_rows(Path(folder))
         cases = {row["case_id"]: case_of(row) for row in rows}
         gpu = load_gpu(rows[0]["gpu"])
-        fresh = derive(rows, cases, gpu, roofs_for(gpu))
+        fresh = derive(rows, cases, gpu, shipped_roofs(gpu))
         refuse_other_bytes(rows, fresh)
         out = Path(folder) / "out.csv"
         results.write_csv(

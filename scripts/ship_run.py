@@ -82,12 +82,12 @@ def rederive(manifest: Mapping[str, Any], rows: Sequence[Row]) -> list[Row]:
     """
     from perfkit.derive import derive
     from perfkit.profiles import load_gpu
-    from perfkit.roofline import roofs_for
+    from perfkit.roofline import shipped_roofs
 
     gpu = load_gpu(manifest["gpu"]["key"])
     dicts = [data for group in manifest["groups"] for data in group["cases"]]
     cases = {case.id: case for case in map(Case.from_dict, dicts)}
-    fresh = derive(rows, cases, gpu, roofs_for(gpu))
+    fresh = derive(rows, cases, gpu, shipped_roofs(gpu))
     refuse_other_bytes(rows, fresh)
     return [old | {name: new[name] for name in ROOF_COLUMNS} for old, new in zip(rows, fresh, strict=True)]
 

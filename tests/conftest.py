@@ -23,6 +23,7 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 # A user's settings must not change what tests see.
 for _name in ("PERFKIT_DEBUG", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "PERFKIT_CACHE"):
     os.environ.pop(_name, None)
+os.environ["PERFKIT_ROOFS"] = os.devnull  # nor roofs that the user measured: no folder, so none
 
 import pytest  # noqa: E402
 

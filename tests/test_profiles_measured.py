@@ -1,14 +1,13 @@
-"""Shipped measurements: typed cells, the manifest beside each CSV, and the roofs of a GPU."""
+"""Shipped measurements: typed cells, and the manifest beside each CSV."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from perfkit.errors import InputError
-from perfkit.profiles import load_measured, load_roofs
+from perfkit.profiles import load_measured
 
 HEADER = "schema_version,case_id,model,gpu,method,batch,window,accepted,acceptance,time_us,status,registers,extra"
 
@@ -86,65 +85,3 @@ def test_a_csv_needs_its_manifest(tmp_path: Path, manifest: str | None, expected
     with pytest.raises(InputError, match=expected) as caught:
         load_measured(directory=tmp_path)
     assert str(caught.value).startswith(str(tmp_path / "run.manifest.json"))
-
-
-ROOFS = """\
-gpu: h200-sxm
-gpu_uuid: GPU-1a2b
-driver: 580.159
-date: 2026-11-29
-torch: 2.11.0
-triton: 3.6.0
-source: perfkit roofline on one H200
-launch_us: 2.1
-graph_node_us: 1.4
-points:
-  - {kind: read, bytes: 2.1e9, bandwidth_gb_s: 4500, lo: 4480, hi: 4530}
-  - {kind: inplace, bytes: 2147483648, bandwidth_gb_s: 3990}
-  - {kind: 1r8w, bytes: 2264924160, bandwidth_gb_s: 3850}
-"""
-
-
-def test_roofs_are_read_and_typed(tmp_path: Path) -> None:
-    (tmp_path / "h200-sxm-roofs.yaml").write_text(ROOFS, encoding="utf-8")
-    roofs = load_roofs("h200-sxm", tmp_path)
-    assert roofs is not None
-    assert (roofs["driver"], roofs["date"], roofs["torch"]) == ("580.159", "2026-11-29", "2.11.0")
-    assert (roofs["launch_us"], roofs["graph_node_us"], roofs["notes"]) == (2.1, 1.4, None)
-    assert roofs["points"] == [
-        {"kind": "read", "bytes": 2_100_000_000, "bandwidth_gb_s": 4500.0, "lo": 4480.0, "hi": 4530.0},
-        {"kind": "inplace", "bytes": 2**31, "bandwidth_gb_s": 3990.0, "lo": None, "hi": None},
-        {"kind": "1r8w", "bytes": 2_264_924_160, "bandwidth_gb_s": 3850.0, "lo": None, "hi": None},
-    ]
-    json.dumps(roofs, allow_nan=False)
-
-
-def test_no_roofs_is_none(tmp_path: Path) -> None:
-    assert load_roofs("h200-sxm", tmp_path) is None
-    assert load_roofs("no-such-gpu") is None
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        ("gpu: h200-sxm", "gpu: b200", "gpu: 'b200': is not the GPU of the file name (allowed: h200-sxm)"),
-        ("launch_us: 2.1", "launch: 2.1", "launch: unknown field; did you mean launch_us?"),
-        ("launch_us: 2.1", "launch_us: -2", "launch_us: -2: must be at least 0"),
-        ("source: perfkit roofline on one H200\n", "", "source: missing"),
-        ("kind: read", "kind: reed", "points[0].kind: 'reed': unknown value (allowed: read, write, inplace, copy, 1r"),
-        ("bytes: 2.1e9", "bytes: 0", "points[0].bytes: 0: must be at least 1"),
-        ("bytes: 2.1e9, ", "", "points[0].bytes: missing"),
-        ("3990", ".nan", "points[1].bandwidth_gb_s: nan: must be a finite number"),
-        ("3990", "0", "points[1].bandwidth_gb_s: 0: must be above 0"),
-        ("lo: 4480", "lo: 4510", "points[0].bandwidth_gb_s: 4500.0: must lie between lo and hi"),
-        ("hi: 4530", "high: 4530", "points[0].high: unknown field"),
-        (ROOFS[ROOFS.index("points:") :], "points: []\n", "points: must be a list of at least one point"),
-    ],
-)
-def test_bad_roofs_are_refused(tmp_path: Path, old: str, new: str, expected: str) -> None:
-    path = tmp_path / "h200-sxm-roofs.yaml"
-    assert old in ROOFS
-    path.write_text(ROOFS.replace(old, new), encoding="utf-8")
-    with pytest.raises(InputError) as caught:
-        load_roofs("h200-sxm", tmp_path)
-    assert str(caught.value).startswith(f"{path}: {expected}")

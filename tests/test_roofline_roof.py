@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 from perfkit.errors import InputError
 from perfkit.method import Step
 from perfkit.profiles import load_gpu
-from perfkit.roofline import efficiency_for, predict, roofs_for
-from perfkit.roofline.roof import Curve, datasheet_roofs, measured_roofs
+from perfkit.roofline import efficiency_for, predict, roofs_for, shipped_roofs
+from perfkit.roofline.roof import RAMP_US, Curve, datasheet_roofs, measured_roofs
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,17 @@ def test_measured_mixes_are_knots_of_the_share_of_writes() -> None:
     assert roofs.time_us(6e9, 2e9) == pytest.approx(_one_size("read", "inplace").time_us(6e9, 2e9))
 
 
+def test_mixes_below_half_bend_the_line_between_reads_and_in_place() -> None:
+    points = {**ONE_SIZE, "4r1w": 4100, "2r1w": 4000}
+    data = [{"kind": kind, "bytes": 9e9, "bandwidth_gb_s": roof} for kind, roof in points.items()]
+    roofs = measured_roofs("x", {"points": data, "graph_node_us": 1e-9})
+    assert [share for share, _ in roofs.mixes] == [1 / 5, 1 / 3, 2 / 3, 4 / 5, 8 / 9]
+    for reads, writes, expected in ((1, 0, 4600), (4, 1, 4100), (2, 1, 4000), (1, 1, 4200), (1, 2, 4000)):
+        total = reads + writes
+        assert roofs.bandwidth_gb_s(9e9 * reads / total, 9e9 * writes / total) == pytest.approx(expected)
+    assert roofs.time_us(0.9 * 9e9, 0.1 * 9e9) == pytest.approx((9e9 / 4.6e6 + 9e9 / 4.1e6) / 2)
+
+
 def test_missing_mixes_are_skipped() -> None:
     some = _one_size("read", "inplace", "1r8w", "write")
     assert some.time_us(1e9, 8e9) == pytest.approx(9e9 / 3.85e6)
@@ -222,7 +234,7 @@ def test_roofs_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert roofs_for(H200, MEASURED).source == "measured"
     files: dict[str, Any] = {"h200-sxm": MEASURED}
-    monkeypatch.setitem(sys.modules, "perfkit.profiles", SimpleNamespace(load_roofs=files.get))
+    monkeypatch.setitem(sys.modules, "perfkit.profiles", SimpleNamespace(find_roofs=files.get))
     assert roofs_for(H200).source == "measured"
     assert roofs_for(FakeGpu(key="other")).source == "datasheet"
     with pytest.raises(InputError, match="unheard-of"):
@@ -289,6 +301,60 @@ def test_limits() -> None:
     assert predict(H200, roofs, conventional(4), l2="warm", working_set=400e6) == cold
     with pytest.raises(InputError, match="tepid"):
         predict(H200, roofs, conventional(4), l2="tepid")
+
+
+def _with(**more: Any) -> Any:
+    return measured_roofs("h200-sxm", {**MEASURED, **more})
+
+
+def test_measured_l2_and_rates_go_before_the_stated_ones() -> None:
+    plain = _with()
+    assert plain.l2_gb_s(1e6) is None and plain.rate("fp32") is None
+    l2 = [{"bytes": size * 2**20, "bandwidth_gb_s": rate} for size, rate in ((8, 9000.0), (4, 8000.0), (32, 6000.0))]
+    found = _with(l2=l2, rates=[{"kind": "fp32", "tflops": 48.0}, {"kind": "bf16", "tflops": 700.0}])
+    assert [found.l2_gb_s(size * 2**20) for size in (1, 4, 6, 8, 20, 64)] == [8000, 8000, 8500, 9000, 7500, 6000]
+    assert (found.rate("bf16"), found.rate("tf32")) == (700.0, None)
+    step = conventional(4)  # 16 MiB each way: its state stays
+    held = 4 * STATE
+    warm = predict(H200, found, step, l2="warm")
+    assert warm.limit == "L2"
+    assert warm.us == pytest.approx(plain.graph_node_us + RAMP_US + 2 * held / found.l2_gb_s(held) / 1e3)
+    stated = predict(H200, plain, step, l2="warm").us
+    assert stated == pytest.approx(plain.graph_node_us + RAMP_US + 2 * held / (1.5 * plain.read_gb_s) / 1e3)
+    heavy = Step(1e6, 1e6, 1e12)
+    assert predict(H200, plain, heavy).us == pytest.approx(1.9 + 1e12 / (0.5 * 67e6))
+    assert predict(H200, found, heavy).us == pytest.approx(1.9 + 1e12 / (5 / 6 * 48e6))
+    assert predict(FakeGpu(fp32_tflops=None), found, heavy).limit == "ALU"
+
+
+def test_roofs_say_whose_they_are() -> None:
+    assert datasheet_roofs("x", 4800.0).described == "datasheet, uncalibrated"
+    assert _with(origin="here", date="2026-11-30").described == "measured here 2026-11-30"
+    assert _with(origin="shipped", date="2026-11-30").described == "shipped, measured 2026-11-30"
+    assert _with(file="a/b.yaml").described == "a/b.yaml, measured"
+    assert _with(origin="here", date="2026-11-30", file="x.yaml").provenance() == {
+        "source": "measured", "origin": "here", "date": "2026-11-30", "file": "x.yaml",
+        "text": "measured here 2026-11-30",
+    }  # fmt: skip
+
+
+def test_the_shipped_roofs_are_those_of_everybody(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """A user's own file goes before the shipped one, except where rows that ship are derived."""
+    from perfkit.profiles import roofs_folder
+
+    gpu = load_gpu("h200-sxm")
+    shipped = roofs_for(gpu)
+    assert (shipped.origin, shipped.source) == ("shipped", "measured")
+    monkeypatch.setenv("PERFKIT_ROOFS", str(tmp_path))
+    assert roofs_folder() == tmp_path
+    points = "".join(f"  - {{kind: {kind}, bytes: 2e9, bandwidth_gb_s: 4000}}\n" for kind in ("read", "inplace"))
+    text = f"schema: 2\ngpu: h200-sxm\nsource: a test\ndate: 2026-12-01\npoints:\n{points}"
+    (tmp_path / "h200-sxm-roofs.yaml").write_text(text)
+    own = roofs_for(gpu)
+    assert (own.origin, own.described, own.read_gb_s) == ("here", "measured here 2026-12-01", pytest.approx(4000))
+    assert own.file == str(tmp_path / "h200-sxm-roofs.yaml")
+    assert shipped_roofs(gpu) == dataclasses.replace(shipped, file=None)
+    assert roofs_for(load_gpu("b200")).described == shipped_roofs(load_gpu("b200")).described
 
 
 def test_unknown_fields_drop_their_term() -> None:

@@ -17,12 +17,12 @@ from perfkit.kernels.stream import CONFIGS, PLACE, STREAMS, Stream
 from perfkit.measure import Series
 from perfkit.method import Config
 from perfkit.profiles import load_gpu, load_roofs
-from perfkit.profiles.measured import ROOF_KINDS
+from perfkit.profiles.roofs import ROOF_KINDS
 from perfkit.roofline import roofs_for
 from perfkit.roofline.roof import KINDS, MIXES, measured_roofs
 
-RATES = {"read": 4500.0, "inplace": 3900.0, "copy": 4000.0, "write": 4300.0, "1r2w": 4000.0, "1r4w": 3950.0,
-         "1r8w": 3850.0}  # fmt: skip
+RATES = {"read": 4500.0, "4r1w": 4300.0, "2r1w": 4100.0, "inplace": 3900.0, "copy": 4000.0, "write": 4300.0,
+         "1r2w": 4000.0, "1r4w": 3950.0, "1r8w": 3850.0}  # fmt: skip
 NODE_US = 1.5
 FACTS = {"uuid": "GPU-1a2b", "driver": "580.159", "torch": "2.11.0", "triton": "3.6.0"}
 
@@ -60,7 +60,7 @@ def _write(folder: Path, points: list[roofs.Point]) -> Path:
 def test_points_become_a_file_that_gives_the_true_roofs(tmp_path: Path) -> None:
     seen: list[roofs.Point] = []
     points = roofs.measure_points(FakeBench(), progress=seen.append)
-    assert seen == points and len(points) == 4 * 7 + 3 * 4
+    assert seen == points and len(points) == 4 * 7 + 5 * 4
     assert {point.config for point in points} == {CONFIGS[1]}
     _write(tmp_path, points)
     data = load_roofs("h200-sxm", tmp_path)
@@ -96,7 +96,7 @@ def test_kinds_are_those_that_files_may_have_and_the_model_reads() -> None:
 
 
 def test_sizes_of_several_places_are_whole_places_and_fit_where_the_others_do() -> None:
-    for stream in (STREAMS["1r2w"], STREAMS["1r4w"], STREAMS["1r8w"]):
+    for stream in (STREAMS[kind] for kind in MIXES):
         for moved in roofs.MIX_SIZES:
             n = stream.elements(moved)
             assert n % PLACE == 0 and 4 * n * (stream.reads + stream.writes) == moved
@@ -107,7 +107,7 @@ def test_sizes_of_several_places_are_whole_places_and_fit_where_the_others_do() 
 def test_small_memory_leaves_large_sizes_out() -> None:
     points = roofs.measure_points(FakeBench(memory=256 << 20))
     largest = {kind: max(point.moved for point in points if point.kind == kind) >> 20 for kind in STREAMS}
-    assert largest == {"read": 256, "write": 256, "inplace": 256, "copy": 256, "1r2w": 270, "1r4w": 270, "1r8w": 270}
+    assert largest == dict.fromkeys(("read", "write", "inplace", "copy"), 256) | dict.fromkeys(MIXES, 270)
     assert {
         point.moved >> 20
         for point in roofs.measure_points(FakeBench(memory=512 << 20), (1 << 30, 1 << 20), ())

@@ -1,4 +1,4 @@
-"""Streams over FP32 buffers: read, write, copy, update in place, write what was read to several places.
+"""Streams over FP32 buffers: read, write, copy, update in place, read several places for one write, and the reverse.
 
 They measure roofs, what a GPU's memory does and nothing else, so each moves its bytes once and computes next to
 nothing. A program owns one tile; tile and warps are the launch configuration. All kernels have one signature,
@@ -68,14 +68,30 @@ def _spread_kernel(a_ptr, b_ptr, n, TILE: tl.constexpr, PLACES: tl.constexpr):
         tl.store(row_ptr + place * n + at, x, mask=at < n, eviction_policy="evict_first")
 
 
+@triton.jit
+def _gather_kernel(a_ptr, b_ptr, n, TILE: tl.constexpr, PLACES: tl.constexpr):
+    # [rows, PLACES, n], as above: every place of a row is read, place 0 written. What the others hold matters only if
+    # it is what finite data of order one never sum to: their loads are not dead code, and place 0 stays random.
+    per_row = tl.cdiv(n, TILE)
+    pid = tl.program_id(0)
+    at = pid % per_row * TILE + tl.arange(0, TILE)
+    row_ptr = a_ptr + (pid // per_row).to(tl.int64) * n * PLACES
+    x = tl.load(row_ptr + at, mask=at < n)
+    others = tl.zeros([TILE], tl.float32)
+    for place in tl.static_range(1, PLACES):
+        others += tl.load(row_ptr + place * n + at, mask=at < n, other=0.0)
+    tl.store(row_ptr + at, tl.where(others > 1e30, x, 0.5 - x), mask=at < n)
+
+
 @dataclass(frozen=True, slots=True)
 class Stream:
     """One kind of transfer.
 
     Attributes:
-        kind: read, write, inplace, copy; 1r2w, 1r4w or 1r8w, which write what they read once to 2, 4 or 8 places.
+        kind: read, write, inplace, copy; 4r1w and 2r1w, which read 4 or 2 places and write the first of them; 1r2w,
+            1r4w and 1r8w, which write what they read once to 2, 4 or 8 places.
         kernel: the Triton kernel.
-        reads: times that it reads each of its n elements.
+        reads: times that it reads n elements, each time from another place.
         writes: times that it writes them, each time to another place.
         buffers: buffers of n elements that it touches.
     """
@@ -89,7 +105,7 @@ class Stream:
     @property
     def places(self) -> int:
         """How many times n elements ``a`` holds."""
-        return max(1, self.writes)
+        return max(self.reads, self.writes)
 
     def elements(self, moved: int) -> int:
         """Return n for ``moved`` bytes, reads and writes together."""
@@ -104,7 +120,8 @@ class Stream:
 
         Args:
             a: [places * n] FP32, contiguous; source of a read or copy, else written. Of several places it is
-                [n / PLACE, places, PLACE], or [places, n] for n up to PLACE, and place 0 is what is read.
+                [n / PLACE, places, PLACE], or [places, n] for n up to PLACE; place 0 is all that 1rNw reads, and all
+                that Nr1w writes.
             b: [n] FP32, contiguous, target of a copy; of a read the place of its sums, at least [programs], never
                 written with data of order one; not touched by the others.
             config: ``tile`` elements a program, a power of two, and ``warps``.
@@ -128,6 +145,7 @@ STREAMS: Mapping[str, Stream] = MappingProxyType(
         "inplace": Stream("inplace", _inplace_kernel, 1, 1),
         "copy": Stream("copy", _copy_kernel, 1, 1, buffers=2),
         "write": Stream("write", _write_kernel, 0, 1),
+        **{f"{n}r1w": Stream(f"{n}r1w", _gather_kernel, n, 1, buffers=n) for n in (4, 2)},
         **{f"1r{n}w": Stream(f"1r{n}w", _spread_kernel, 1, n, buffers=n) for n in (2, 4, 8)},
     }
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import math
 import re
@@ -72,6 +73,39 @@ def text(value: Any, *, file: str | Path | None, field: str, allowed: tuple[str,
     if allowed is not None and value not in allowed:
         raise InputError("unknown value", file=file, field=field, value=value, allowed=allowed)
     return " ".join(value.split())
+
+
+def plain_text(value: Any, file: str | Path | None, field: str) -> str:
+    """Return a text; what YAML reads as a date or a number without quotes (2026-11-29, 580.159) is one too.
+
+    Raises:
+        InputError: as :func:`text`.
+    """
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    return text(value, file=file, field=field)
+
+
+def positive(value: Any, file: str | Path | None, field: str) -> float:
+    """Return a number above 0.
+
+    Raises:
+        InputError: as :func:`number`, or the number is 0.
+    """
+    result = number(value, file=file, field=field)
+    if result == 0:
+        raise InputError("must be above 0", file=file, field=field, value=value)
+    return float(result)
+
+
+def refuse_unknown(data: Mapping[Any, Any], known: tuple[str, ...], file: str | Path | None, prefix: str) -> None:
+    """Raise InputError if ``data`` has a field that is not known; ``prefix`` comes before its name."""
+    for name in data:
+        if name not in known:
+            raise InputError(f"unknown field{suggest(str(name), known)}", file=file, field=f"{prefix}{name}",
+                             allowed=known)  # fmt: skip
 
 
 def convert(value: Any, rule: Rule, *, file: str | Path | None, field: str) -> Any:

@@ -90,7 +90,7 @@ def read_model(path: Path) -> Model:
     Raises:
         InputError: the file or one of its fields is refused.
     """
-    return _read_model(path, _stamp(path))
+    return _read_model(path, file_stamp(path))
 
 
 def read_gpu(path: Path) -> Gpu:
@@ -99,7 +99,7 @@ def read_gpu(path: Path) -> Gpu:
     Raises:
         InputError: the file or one of its fields is refused.
     """
-    return _read_gpu(path, _stamp(path))
+    return _read_gpu(path, file_stamp(path))
 
 
 def to_dict(profile: Model | Gpu) -> dict[str, Any]:
@@ -186,8 +186,8 @@ def _is(path: Path, kind: Callable[[Path], bool]) -> bool:
         return False
 
 
-def _stamp(path: Path) -> object:
-    """What changes when a file does, so that the caches hold the file as it is."""
+def file_stamp(path: Path) -> object:
+    """Return what changes when a file does, so that caches hold the file as it is."""
     try:
         status = path.stat()
     except (OSError, ValueError):  # reading it will say what is wrong

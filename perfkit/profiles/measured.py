@@ -1,4 +1,4 @@
-"""Measurements that ship with perfkit: rows of earlier runs (CSV beside a JSON manifest), roofs and fits (YAML).
+"""Measurements that ship with perfkit: rows of earlier runs (CSV beside a JSON manifest) and fits (YAML).
 
 ``efficiency.yaml`` holds what kernels reach of the roofs, fitted to the rows by scripts/fit_efficiency.py.
 """
@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 import csv
-import datetime
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from perfkit.errors import InputError
-from perfkit.profiles.fields import number, suggest, text, whole
+from perfkit.profiles.fields import number, plain_text, positive, refuse_unknown, whole
 from perfkit.profiles.yamlfile import read_text, read_yaml
 
 MEASURED = Path(__file__).parent / "measured"
@@ -42,9 +41,6 @@ _NUMBER = _words(
 )
 _NEGATIVE = float("-inf")
 
-ROOF_KINDS = ("read", "write", "inplace", "copy", "1r2w", "1r4w", "1r8w")
-_ROOF_TEXTS = ("gpu", "gpu_uuid", "driver", "date", "torch", "triton", "source", "notes")
-_ROOF_NUMBERS = ("launch_us", "graph_node_us")
 EFFICIENCY = "efficiency.yaml"
 _FIT_TEXTS = ("family", "method", "phase", "gpu", "date")
 _FIT_NUMBERS = ("spread", "width")
@@ -52,7 +48,6 @@ _FIT = (*_FIT_TEXTS, "sources", "n", "models", "batches", "windows", "parameters
 #: What a parameter may be; their meaning stands in perfkit.roofline.efficiency.
 _LIMITS = {"overhead_us": 100.0, "walk_us": 100.0, "record_share": 1.0, "efficiency": 1.0}
 _LEFT_OUT = ("model", "rms", "worst", "covered")
-_POINT = ("kind", "bytes", "bandwidth_gb_s", "lo", "hi")
 
 
 def load_measured(
@@ -76,36 +71,6 @@ def load_measured(
     return rows
 
 
-def load_roofs(gpu_key: str, directory: Path | None = None) -> dict[str, Any] | None:
-    """Return the measured roofs of a GPU, or None if nobody measured them.
-
-    The mapping has ``gpu, gpu_uuid, driver, date, torch, triton, source, notes, launch_us, graph_node_us`` (None where
-    the file has none) and ``points``, each {kind, bytes, bandwidth_gb_s, lo, hi}: ``kind`` is one of ROOF_KINDS, 1r8w
-    reads once and writes to 8 places; ``bytes`` are all bytes moved, reads and writes together.
-
-    Raises:
-        InputError: an unknown or missing field, or a value that is refused.
-    """
-    path = (directory or MEASURED) / f"{gpu_key}-roofs.yaml"
-    if not path.is_file():
-        return None
-    data = read_yaml(path)
-    known = (*_ROOF_TEXTS, *_ROOF_NUMBERS, "points")
-    _refuse_unknown(data, known, path, "")
-    if data.get("gpu") != gpu_key:
-        raise InputError("is not the GPU of the file name", file=path, field="gpu", value=str(data.get("gpu")),
-                         allowed=gpu_key)  # fmt: skip
-    roofs: dict[str, Any] = {name: _optional(data.get(name), _text, path, name) for name in _ROOF_TEXTS}
-    if roofs["source"] is None:
-        raise InputError("missing", file=path, field="source")
-    roofs |= {name: _optional(data.get(name), _positive, path, name) for name in _ROOF_NUMBERS}
-    points = data.get("points")
-    if not isinstance(points, list) or not points:
-        raise InputError("must be a list of at least one point", file=path, field="points")
-    roofs["points"] = [_read_point(point, path, f"points[{index}]") for index, point in enumerate(points)]
-    return roofs
-
-
 def load_efficiency(directory: Path | None = None) -> list[dict[str, Any]]:
     """Return the shipped fits: what the kernels of a family, method and phase add to the bound from bytes.
 
@@ -121,7 +86,7 @@ def load_efficiency(directory: Path | None = None) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     data = read_yaml(path)
-    _refuse_unknown(data, ("fits",), path, "")
+    refuse_unknown(data, ("fits",), path, "")
     fits = [_read_fit(item, path, where) for item, where in _items(data.get("fits"), path, "fits")]
     seen: set[tuple[str, ...]] = set()
     for index, fit in enumerate(fits):
@@ -143,7 +108,7 @@ def _fields(data: Any, known: tuple[str, ...], path: Path, where: str) -> Mappin
     """Return a mapping that has these fields and no others."""
     if not isinstance(data, Mapping):
         raise InputError("must be a mapping", file=path, field=where, allowed=known)
-    _refuse_unknown(data, known, path, f"{where}.")
+    refuse_unknown(data, known, path, f"{where}.")
     for name in known:
         if data.get(name) is None:
             raise InputError("missing", file=path, field=f"{where}.{name}")
@@ -152,9 +117,9 @@ def _fields(data: Any, known: tuple[str, ...], path: Path, where: str) -> Mappin
 
 def _read_fit(item: Any, path: Path, where: str) -> dict[str, Any]:
     data = _fields(item, _FIT, path, where)
-    fit: dict[str, Any] = {name: _text(data[name], path, f"{where}.{name}") for name in _FIT_TEXTS}
+    fit: dict[str, Any] = {name: plain_text(data[name], path, f"{where}.{name}") for name in _FIT_TEXTS}
     for name in ("sources", "models"):
-        fit[name] = [_text(one, path, at) for one, at in _items(data[name], path, f"{where}.{name}")]
+        fit[name] = [plain_text(one, path, at) for one, at in _items(data[name], path, f"{where}.{name}")]
     fit["n"] = whole(data["n"], file=path, field=f"{where}.n", minimum=1)
     for name in ("batches", "windows"):
         values = data[name] if name == "windows" and data[name] == [] else None
@@ -163,10 +128,10 @@ def _read_fit(item: Any, path: Path, where: str) -> dict[str, Any]:
     parameters = data["parameters"]
     if not isinstance(parameters, Mapping) or not parameters:
         raise InputError("must be a mapping", file=path, field=f"{where}.parameters", allowed=tuple(_LIMITS))
-    _refuse_unknown(parameters, tuple(_LIMITS), path, f"{where}.parameters.")
+    refuse_unknown(parameters, tuple(_LIMITS), path, f"{where}.parameters.")
     fit["parameters"] = {name: _read_parameter(name, one, path, f"{where}.parameters.{name}")
                          for name, one in parameters.items()}  # fmt: skip
-    fit |= {name: _positive(data[name], path, f"{where}.{name}") for name in _FIT_NUMBERS}
+    fit |= {name: positive(data[name], path, f"{where}.{name}") for name in _FIT_NUMBERS}
     left_out = data["left_out"] if data["left_out"] == [] else _items(data["left_out"], path, f"{where}.left_out")
     fit["left_out"] = [_read_left_out(one, path, at) for one, at in left_out]
     return fit
@@ -186,51 +151,7 @@ def _read_left_out(item: Any, path: Path, where: str) -> dict[str, Any]:
     data = _fields(item, _LEFT_OUT, path, where)
     numbers = {name: float(number(data[name], file=path, field=f"{where}.{name}", minimum=_NEGATIVE))
                for name in _LEFT_OUT[1:]}  # fmt: skip
-    return {"model": _text(data["model"], path, f"{where}.model"), **numbers}
-
-
-def _read_point(point: Any, path: Path, where: str) -> dict[str, Any]:
-    if not isinstance(point, Mapping):
-        raise InputError("must be a mapping", file=path, field=where, allowed=_POINT)
-    _refuse_unknown(point, _POINT, path, f"{where}.")
-    for name in _POINT[:3]:
-        if point.get(name) is None:
-            raise InputError("missing", file=path, field=f"{where}.{name}")
-    result = {
-        "kind": text(point["kind"], file=path, field=f"{where}.kind", allowed=ROOF_KINDS),
-        "bytes": whole(point["bytes"], file=path, field=f"{where}.bytes", minimum=1),
-        **{name: _optional(point.get(name), _positive, path, f"{where}.{name}") for name in _POINT[2:]},
-    }
-    middle = result["bandwidth_gb_s"]
-    if (result["lo"] or middle) > middle or (result["hi"] or middle) < middle:
-        raise InputError("must lie between lo and hi", file=path, field=f"{where}.bandwidth_gb_s", value=middle)
-    return result
-
-
-def _refuse_unknown(data: Mapping[Any, Any], known: tuple[str, ...], path: Path, prefix: str) -> None:
-    for name in data:
-        if name not in known:
-            raise InputError(f"unknown field{suggest(str(name), known)}", file=path, field=f"{prefix}{name}",
-                             allowed=known)  # fmt: skip
-
-
-def _optional(value: Any, read: Callable[[Any, Path, str], Any], path: Path, field: str) -> Any:
-    return None if value is None else read(value, path, field)
-
-
-def _text(value: Any, path: Path, field: str) -> str:
-    if isinstance(value, datetime.date):  # YAML reads an unquoted 2026-11-29 as a date
-        return value.isoformat()
-    if isinstance(value, int | float) and not isinstance(value, bool):  # an unquoted version: 580.159
-        return str(value)
-    return text(value, file=path, field=field)
-
-
-def _positive(value: Any, path: Path, field: str) -> float:
-    result = number(value, file=path, field=field)
-    if result == 0:
-        raise InputError("must be above 0", file=path, field=field, value=value)
-    return float(result)
+    return {"model": plain_text(data["model"], path, f"{where}.model"), **numbers}
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from perfkit.roofline.cursor import (
 )
 from perfkit.roofline.efficiency import Efficiency, efficiency_for
 from perfkit.roofline.latency import Prediction, predict
-from perfkit.roofline.roof import Roofs, roofs_for
+from perfkit.roofline.roof import Roofs, roofs_for, shipped_roofs
 from perfkit.roofline.state_traffic import STATE_TRAFFIC, StateTraffic, state_traffic
 from perfkit.roofline.traffic import Counts, expected, m_conv, m_replay, ratio_paper, record_bytes, traffic_per_token
 from perfkit.roofline.window import best_window, l_star, off_cost
@@ -61,6 +61,7 @@ __all__ = [
     "state_bytes_per_sequence",
     "Roofs",
     "roofs_for",
+    "shipped_roofs",
     "Efficiency",
     "efficiency_for",
     "Prediction",

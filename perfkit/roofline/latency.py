@@ -30,7 +30,10 @@ DEFAULT_CLOCK_MHZ = 1700.0
 #: Share of the datasheet's FP32 rate that a state update can issue: its five FLOPs are one product and two fused
 #: multiply-adds (5/6), and addresses, conversions and loads take issue slots as well. Stated, not measured.
 ALU_EFFICIENCY = 0.5
-#: Bandwidth of L2 over that of memory when everything lies in L2. Stated, not measured.
+#: The same of a measured rate of FP32 matrix products, which has issue slots, clock and power in it already: only the
+#: mix of five FLOPs in three instructions is left.
+ALU_MIX = 5 / 6
+#: Bandwidth of L2 over that of memory when everything lies in L2, where it was not measured. Stated.
 L2_OVER_DRAM = 1.5
 #: The working set may fill this share of L2; the rest holds inputs and the other side of a partitioned L2.
 L2_USABLE = 0.75
@@ -109,7 +112,8 @@ def predict(
 
     Args:
         gpu: its FP32 rate, clock and L2 are read.
-        roofs: its roofs; the interval is wider where they are not measured.
+        roofs: its roofs; the interval is wider where they are not measured. What they hold of L2's bandwidth and of
+            FP32's rate goes before the datasheet.
         step: numbers or arrays that broadcast.
         l2: ``cold`` (the default, as under serving: other layers ran in between) or ``warm``.
         working_set: bytes that stay in a warm L2; the larger of reads and writes when left out.
@@ -155,11 +159,21 @@ def _terms(gpu: GpuLike, roofs: Roofs, step: StepLike, l2: str, working_set: Any
         held = np.maximum(step.bytes_read, step.bytes_write) if working_set is None else np.asarray(working_set)
         hot = np.broadcast_to(held <= L2_USABLE * gpu.l2_mb * 2**20, memory.shape)
         moved = np.asarray(step.bytes_read, dtype=np.float64) + step.bytes_write
-        memory = np.where(hot, RAMP_US + moved / (L2_OVER_DRAM * roofs.read_gb_s * 1e3), memory)
-    alu = np.asarray(step.flops) / (ALU_EFFICIENCY * gpu.fp32_tflops * 1e6) if gpu.fp32_tflops else np.zeros(())
+        rate = roofs.l2_gb_s(held) if roofs.l2 else L2_OVER_DRAM * roofs.read_gb_s
+        memory = np.where(hot, RAMP_US + moved / (np.asarray(rate) * 1e3), memory)
+    tflops = fp32_tflops(gpu, roofs)
+    alu = np.asarray(step.flops) / (tflops * 1e6) if tflops else np.zeros(())
     chain = RAMP_US + np.asarray(step.serial) * CHAIN_CYCLES / (gpu.boost_clock_mhz or DEFAULT_CLOCK_MHZ)
     launch = np.asarray(step.launches) * roofs.graph_node_us
     return tuple(np.broadcast_arrays(launch, memory, alu, chain, hot))
+
+
+def fp32_tflops(gpu: GpuLike, roofs: Roofs) -> float | None:
+    """Return the rate at which state updates can issue FP32 operations: measured, else stated, None if unknown."""
+    measured = roofs.rate("fp32")
+    if measured is not None:
+        return ALU_MIX * measured
+    return ALU_EFFICIENCY * gpu.fp32_tflops if gpu.fp32_tflops else None
 
 
 def _limits(

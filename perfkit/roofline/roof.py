@@ -3,8 +3,8 @@
 Reads alone run faster than reads with writes in place (H200: 4.67 against 4.20 TB/s), and so do writes alone (4.67), so
 a roof is not one number. Measured curves give it: the time of moving N bytes of which a share w is writes, for some w.
 Reads alone (w = 0) and reading and writing in place (1/2) are always there. Between neighbouring shares the time of N
-bytes is linear in w. Up to as many writes as reads that is: the reads run at the read roof and the writes at the
-effective rate that the in-place curve implies, 1 / (2 / in_place - 1 / read).
+bytes is linear in w. Up to as many writes as reads, where nothing between (1/5, 1/3) was measured, that is: the reads
+run at the read roof, the writes at the effective rate that the in-place curve implies, 1 / (2 / in_place - 1 / read).
 
 Past half, as of snapshots, writes to several places for each read are slower than both ends (H200: 3.85 TB/s with eight
 writes to a read), so their shares, 2/3, 4/5 and 8/9, have curves of their own where they were measured. Where they were
@@ -12,11 +12,15 @@ not, what is written more than read runs at the write roof; where that was not e
 
 Small transfers do not reach a plateau: the curves are times, not bandwidths, and keep their intercept. Below its
 smallest size a mix has the shape of the in-place curve.
+
+A file may also hold what L2 gives to the SMs, over the size of what is read there, and rates of matrix products. Which
+file, if any, is the user's own (:func:`perfkit.profiles.find_roofs`), one that ships, or none: then the datasheet's
+bandwidth stands in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
@@ -25,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfkit.errors import InputError
+from perfkit.roofline.curve import Curve
 
 #: Best share of the datasheet's bandwidth that streams of 2.1 GB reached on one H200 SXM (4.8 TB/s; 4.67 and 4.20).
 READ_EFFICIENCY = 0.972
@@ -37,10 +42,9 @@ RAMP_US = 1.3
 GRAPH_NODE_US = 0.5
 #: A launch outside a graph. Stated, not measured; no prediction here uses it.
 LAUNCH_US = 4.0
-#: Kinds that read once and write to several places, with their share of writes.
-MIXES = MappingProxyType({"1r2w": 2 / 3, "1r4w": 4 / 5, "1r8w": 8 / 9})
+#: Kinds that read several places for one write, or write to several for one read, with their share of writes.
+MIXES = MappingProxyType({"4r1w": 1 / 5, "2r1w": 1 / 3, "1r2w": 2 / 3, "1r4w": 4 / 5, "1r8w": 8 / 9})
 KINDS = ("read", "write", "inplace", "copy", *MIXES)
-_PLATEAU_BYTES = 1e12
 
 
 class GpuLike(Protocol):
@@ -56,51 +60,6 @@ class GpuLike(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """Time over bytes moved, linear between its knots, of constant bandwidth beyond the last."""
-
-    knot_bytes: tuple[float, ...]
-    knot_us: tuple[float, ...]
-
-    @classmethod
-    def affine(cls, bandwidth_gb_s: float, ramp_us: float) -> Curve:
-        """Return ramp + bytes / bandwidth."""
-        return cls((0.0, _PLATEAU_BYTES), (ramp_us, ramp_us + _PLATEAU_BYTES / (bandwidth_gb_s * 1e3)))
-
-    @classmethod
-    def measured(cls, points: Sequence[tuple[float, float]], node_us: float, like: Curve | None = None) -> Curve:
-        """Return the curve through (bytes, bandwidth_gb_s) points, each timed as one node of a graph.
-
-        The node's own cost is taken off, as predictions add it for every launch, but never so much that a point
-        would beat the best bandwidth of all. Below the smallest point the curve is that of ``like``, scaled to meet it;
-        without one, a line with the slope of the best bandwidth.
-        """
-        ordered = sorted(points)
-        best = max(bandwidth for _, bandwidth in ordered) * 1e3  # bytes per us
-        times: list[float] = []
-        for size, bandwidth in ordered:
-            times.append(max(size / (bandwidth * 1e3) - node_us, size / best, *times[-1:]))
-        sizes = [size for size, _ in ordered]
-        if like is None:
-            return cls((0.0, *sizes), (max(0.0, times[0] - sizes[0] / best), *times))
-        scale = times[0] / float(like.time_us(sizes[0]))
-        below = [(size, us * scale) for size, us in zip(like.knot_bytes, like.knot_us, strict=True) if size < sizes[0]]
-        return cls((*(size for size, _ in below), *sizes), (*(us for _, us in below), *times))
-
-    @property
-    def plateau_gb_s(self) -> float:
-        """Bandwidth of the largest transfer."""
-        return self.knot_bytes[-1] / self.knot_us[-1] / 1e3
-
-    def time_us(self, moved: Any) -> NDArray[np.float64]:
-        """Return the time of moving ``moved`` bytes; nothing takes no time."""
-        moved = np.asarray(moved, dtype=np.float64)
-        inside = np.interp(moved, self.knot_bytes, self.knot_us)
-        beyond = np.maximum(moved / self.knot_bytes[-1], 1.0)
-        return np.where(moved > 0, inside * beyond, 0.0)
-
-
-@dataclass(frozen=True, slots=True)
 class Roofs:
     """The roofs of one GPU.
 
@@ -109,10 +68,15 @@ class Roofs:
         read: time of pure reads over bytes.
         inplace: time of reading and writing in place over bytes, both directions counted.
         write: time of pure writes over bytes; None if it is not known, and the largest known share stands in.
-        mixes: (share of writes, time over bytes moved) between in place and pure writes, of ascending share.
+        mixes: (share of writes, time over bytes moved) of other mixes, of ascending share.
         source: measured on this kind of GPU, or from its datasheet.
         graph_node_us: cost of one small kernel inside a CUDA graph.
         launch_us: cost of one launch outside a graph.
+        l2: (bytes of a working set in L2, bandwidth of reading it in GB/s), of ascending size; () if not measured.
+        tflops: (kind of matrix product, its rate in 10^12 FLOPs per second): bf16, tf32, fp32; () if not measured.
+        origin: whose measurement: the user's own (here), one that ships, or of a file that was named; or datasheet.
+        date: of the measurement.
+        file: where it stands.
     """
 
     gpu: str
@@ -123,6 +87,23 @@ class Roofs:
     launch_us: float = LAUNCH_US
     write: Curve | None = None
     mixes: tuple[tuple[float, Curve], ...] = ()
+    l2: tuple[tuple[float, float], ...] = ()
+    tflops: tuple[tuple[str, float], ...] = ()
+    origin: Literal["here", "shipped", "file", "datasheet"] = "datasheet"
+    date: str | None = None
+    file: str | None = None
+
+    @property
+    def described(self) -> str:
+        """Which roofs these are, for people: ``measured here 2026-11-30``."""
+        texts = {"here": "measured here", "shipped": "shipped, measured", "datasheet": "datasheet, uncalibrated"}
+        text = texts.get(self.origin) or f"{self.file or 'a file'}, measured"
+        return f"{text} {self.date}" if self.date and self.calibrated else text
+
+    def provenance(self) -> dict[str, str | None]:
+        """Return which roofs these are, for manifests and JSON."""
+        return {"source": self.source, "origin": self.origin, "date": self.date, "file": self.file,
+                "text": self.described}  # fmt: skip
 
     @property
     def calibrated(self) -> bool:
@@ -150,7 +131,7 @@ class Roofs:
         with np.errstate(invalid="ignore", divide="ignore"):
             share = np.asarray(bytes_write, dtype=np.float64) / moved
         share = np.where(moved > 0, share, 0.0)
-        knots = [(0.0, self.read), (0.5, self.inplace), *self.mixes]
+        knots = sorted([(0.0, self.read), (0.5, self.inplace), *self.mixes], key=lambda knot: knot[0])
         if self.write is not None:
             knots.append((1.0, self.write))
         at = [knot for knot, _ in knots]
@@ -168,23 +149,53 @@ class Roofs:
         with np.errstate(invalid="ignore", divide="ignore"):
             return _scalar(moved / self.time_us(bytes_read, bytes_write) / 1e3)
 
+    def l2_gb_s(self, held: Any) -> Any:
+        """Return the bandwidth of L2 for a working set of ``held`` bytes; None where it was not measured.
+
+        Between measured sizes it is linear, beyond them that of the nearest.
+        """
+        if not self.l2:
+            return None
+        sizes, rates = zip(*self.l2, strict=True)
+        return _scalar(np.interp(np.asarray(held, dtype=np.float64), sizes, rates))
+
+    def rate(self, kind: str) -> float | None:
+        """Return a measured rate of matrix products, 10^12 FLOPs per second; None where it was not measured."""
+        return dict(self.tflops).get(kind)
+
 
 def roofs_for(gpu: GpuLike, measured: Mapping[str, Any] | None = None) -> Roofs:
-    """Return a GPU's roofs: from its measured file if there is one, else from its datasheet.
+    """Return a GPU's roofs: the user's own if they were measured, else those that ship, else from its datasheet.
 
     Args:
         gpu: its key and datasheet bandwidth are read.
-        measured: the file's content; looked up by the GPU's key when left out.
+        measured: the content of a roofs file; looked up by the GPU's key when left out.
 
     Raises:
         InputError: the file is malformed, or the GPU has neither a file nor a datasheet bandwidth.
     """
     if measured is None:
-        from perfkit.profiles import load_roofs
+        from perfkit.profiles import find_roofs
 
-        measured = load_roofs(gpu.key)
-    if measured is not None:
-        return measured_roofs(gpu.key, measured)
+        measured = find_roofs(gpu.key)
+    return measured_roofs(gpu.key, measured) if measured is not None else _stated_roofs(gpu)
+
+
+def shipped_roofs(gpu: GpuLike) -> Roofs:
+    """Return the roofs that everybody has: those that ship, else from the datasheet; the user's own are left aside.
+
+    Raises:
+        InputError: as :func:`roofs_for`.
+    """
+    from perfkit.profiles import load_roofs
+
+    measured = load_roofs(gpu.key)
+    if measured is None:
+        return _stated_roofs(gpu)
+    return measured_roofs(gpu.key, {**measured, "origin": "shipped"})
+
+
+def _stated_roofs(gpu: GpuLike) -> Roofs:
     if gpu.bandwidth_gb_s is None:
         raise InputError("its bandwidth is neither measured nor known", field="gpu", value=gpu.key)
     return datasheet_roofs(gpu.key, gpu.bandwidth_gb_s)
@@ -201,12 +212,16 @@ def datasheet_roofs(key: str, bandwidth_gb_s: float) -> Roofs:
 
 
 def measured_roofs(key: str, data: Mapping[str, Any]) -> Roofs:
-    """Return roofs from a file's content: {gpu, points: [{kind, bytes, bandwidth_gb_s}], launch_us, graph_node_us}.
+    """Return roofs from a file's content, as :func:`perfkit.profiles.read_roofs` gives it.
 
     ``bytes`` counts both directions; points are cold and timed as nodes of a graph. Where several launch
-    configurations were timed at one size, the fastest is the roof. Points of kind write and of MIXES may be missing.
+    configurations were timed at one size, the fastest is the roof. Points of kind write and of MIXES, L2 and rates may
+    be missing. ``origin`` and ``file`` say which file it is.
+
+    Raises:
+        InputError: no points of reads, or none of reads with writes; a kind that is unknown; a number not above 0.
     """
-    file = f"{key}-roofs.yaml"
+    file = str(data.get("file") or f"{key}-roofs.yaml")
     node_us = _positive(_given(data, "graph_node_us", GRAPH_NODE_US), "graph_node_us", file)
     best: dict[str, dict[float, float]] = {}
     for index, point in enumerate(data.get("points") or ()):
@@ -232,6 +247,11 @@ def measured_roofs(key: str, data: Mapping[str, Any]) -> Roofs:
         launch_us=_positive(_given(data, "launch_us", LAUNCH_US), "launch_us", file),
         write=Curve.measured(list(best["write"].items()), node_us) if best.get("write") else None,
         mixes=tuple((share, Curve.measured(list(mix.items()), node_us, in_place)) for share, mix in mixes.items()),
+        l2=tuple(sorted((float(point["bytes"]), float(point["bandwidth_gb_s"])) for point in data.get("l2") or ())),
+        tflops=tuple((rate["kind"], float(rate["tflops"])) for rate in data.get("rates") or ()),
+        origin=data.get("origin") or "file",
+        date=data.get("date"),
+        file=str(data["file"]) if data.get("file") else None,
     )
 
 
