@@ -156,7 +156,7 @@ def test_force_ships_bad_cases_and_replaces(tmp_path: Path) -> None:
 
 
 def test_roofs_that_ship_later_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perfkit.profiles.load_roofs", lambda key: None)
+    monkeypatch.setattr("perfkit.profiles.find_roofs", lambda key: None)
     run = _run(tmp_path / "run")
     points = [{"kind": kind, "bytes": 2**31, "bandwidth_gb_s": rate} for kind, rate in
               (("read", 4000.0), ("inplace", 4000.0))]  # fmt: skip
