@@ -11,7 +11,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from perfkit.compile import compile_launch
-from perfkit.kernels import l2 as l2_reads
+from perfkit.kernels import l2
 from perfkit.kernels.stamp import _stamp_kernel
 from perfkit.kernels.stream import CONFIGS, PLACE, STREAMS
 from perfkit.method import Launch
@@ -43,9 +43,27 @@ def stamps() -> list[dict[str, Any]]:
     return [{"kernels": len(kinds), "found": found}]
 
 
+def l2_reads() -> list[dict[str, Any]]:
+    """Reads that stay in L2, for each target and configuration: how wide they are, and what an SM must hold at once."""
+    found = []
+    for cc in (80, 90, 100, 103, 120):
+        for config in l2.CONFIGS:
+            args = (Spec((1 << 20,), "float32", (1,)), Spec((1056,), "float32", (1,)), (1 << 20) // config["tile"], 99)
+            launch = Launch(l2._l2_read_kernel, (1056,), args, {"TILE": config["tile"]},
+                            {"num_warps": config["warps"]})  # fmt: skip
+            made = compile_launch(launch, cc)
+            loads = re.findall(r"ld\.global[^ ]*", made.ptx)
+            threads = 32 * config["warps"] * config["programs"]
+            found.append({"cc": cc, "kind": "l2", "config": str(config), "accesses": len(loads),
+                          "wide": sum(".cg" in load and ".v4." in load for load in loads),
+                          "registers_of_sm": threads * -(-made.registers // 8) * 8,
+                          "spills": made.spill_stores + made.spill_loads})  # fmt: skip
+    return found
+
+
 def streams() -> list[dict[str, Any]]:
     """Streams of several places: how wide their accesses are, and spills; writes for each target, reads for one."""
-    found = []
+    found = l2_reads()
     for kind, cc in [*(("1r8w", cc) for cc in (80, 90, 100, 103, 120)), ("4r1w", 90)]:
         kernel, places = STREAMS[kind].kernel, STREAMS[kind].places
         a = Spec((places * PLACE,), "float32", (1,))
@@ -58,24 +76,6 @@ def streams() -> list[dict[str, Any]]:
                           "loads": sum(access.startswith("ld") for access in accesses),
                           "wide": sum(".v4." in access for access in accesses),
                           "first": sum("evict_first" in access for access in accesses),
-                          "spills": made.spill_stores + made.spill_loads})  # fmt: skip
-    return [{"found": found}]
-
-
-def l2() -> list[dict[str, Any]]:
-    """Reads that stay in L2, for the targets of the command line: how wide its loads are, and what an SM must hold."""
-    found = []
-    for cc in map(int, sys.argv[2:]):
-        for config in l2_reads.CONFIGS:
-            args = (Spec((1 << 20,), "float32", (1,)), Spec((1056,), "float32", (1,)), (1 << 20) // config["tile"], 99)
-            launch = Launch(l2_reads._l2_read_kernel, (1056,), args, {"TILE": config["tile"]},
-                            {"num_warps": config["warps"]})  # fmt: skip
-            made = compile_launch(launch, cc)
-            loads = re.findall(r"ld\.global[^ ]*", made.ptx)
-            threads = 32 * config["warps"] * config["programs"]
-            found.append({"cc": cc, "config": str(config), "loads": len(loads),
-                          "wide": sum(".cg" in load and ".v4." in load for load in loads),
-                          "registers_of_sm": threads * -(-made.registers // 8) * 8,
                           "spills": made.spill_stores + made.spill_loads})  # fmt: skip
     return [{"found": found}]
 
@@ -99,4 +99,4 @@ def ahead() -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"stamps": stamps, "ahead": ahead, "streams": streams, "l2": l2}[sys.argv[1]]()[0]))
+    print(json.dumps({"stamps": stamps, "ahead": ahead, "streams": streams}[sys.argv[1]]()[0]))

@@ -8,7 +8,7 @@ import torch
 from test_compile_mamba2 import OLD, PINNED, python_with
 from test_steptimes import child
 
-from perfkit.kernels import stream
+from perfkit.kernels import l2, stream
 from perfkit.kernels.stream import CONFIGS, STREAMS, launch_empty
 from perfkit.method import Config
 from perfkit.touched import touched
@@ -131,15 +131,17 @@ def test_a_part_of_a_place_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("version", [PINNED, OLD])
-def test_several_places_compile_to_wide_accesses(version: str) -> None:
+def test_several_places_and_l2_compile_to_wide_accesses(version: str) -> None:
     found = child(python_with(version), "compile_child.py", "streams")["found"]
-    assert len(found) == 6 * len(CONFIGS)
+    assert len(found) == 6 * len(CONFIGS) + 5 * len(l2.CONFIGS)
     for item in found:
-        assert (item["wide"], item["spills"]) == (item["accesses"], 0), item
+        assert (item["wide"], item["spills"]) == (item["accesses"], 0) and item["accesses"], item
         if item["kind"] == "1r8w":  # eight stores to a load
             assert item["first"] * 9 == item["accesses"] * 8, item
-        else:
+        elif item["kind"] == "4r1w":
             assert item["loads"] * 5 == item["accesses"] * 4, item
+        else:  # past L1, and all programs of an SM at once
+            assert item["kind"] == "l2" and item["registers_of_sm"] <= 65536, item
 
 
 def test_candidates_are_launchable_and_an_empty_kernel_touches_nothing() -> None:

@@ -1,11 +1,13 @@
 """Reads of a working set that stays in L2: what L2 gives to the SMs, and nothing else.
 
 A launch reads the working set many times over, so that its own start and drain do not count, and launches over the
-same buffer find it in L2. L1 is bypassed, and a program walks on through the set: no SM reads the same tile again soon.
+same buffer find it in L2. L1 is bypassed. Programs start at places spread evenly over the set and walk through it: no SM
+reads a tile again soon, and only where the set has fewer tiles than there are programs do several read one at a time.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +23,7 @@ def _l2_read_kernel(a_ptr, b_ptr, tiles, reads, TILE: tl.constexpr):
     pid = tl.program_id(0)
     at = tl.arange(0, TILE)
     total = tl.zeros([TILE], tl.float32)
-    tile = pid * reads % tiles
+    tile = pid * tiles // tl.num_programs(0)
     for _ in range(reads):
         total += tl.load(a_ptr + tile * TILE + at, cache_modifier=".cg")
         tile += 1
@@ -32,7 +34,7 @@ def _l2_read_kernel(a_ptr, b_ptr, tiles, reads, TILE: tl.constexpr):
 #: ``programs`` an SM, so many that all of them run at once: a second wave would leave SMs without work at the end.
 CONFIGS: Sequence[Config] = tuple(
     Config.of(tile=tile, warps=warps, programs=programs)
-    for tile, warps, programs in ((2048, 4, 8), (4096, 8, 4), (8192, 8, 4), (8192, 16, 2))
+    for tile, warps, programs in ((2048, 4, 4), (2048, 4, 8), (4096, 8, 4), (8192, 16, 2))
 )
 
 
@@ -42,14 +44,25 @@ def whole_tiles(held: int) -> int:
     return held // largest * largest
 
 
-def reads_of(moved: int, sms: int, config: Config) -> int:
-    """Return how many tiles each program reads so that a launch on ``sms`` SMs moves about ``moved`` bytes."""
-    return max(1, round(moved / (sms * config["programs"] * config["tile"] * ELEMENT_BYTES)))
+def reads_of(held: int, moved: int, sms: int, config: Config) -> int:
+    """Return how many tiles each program reads in a launch that moves about ``moved`` bytes.
+
+    All programs together then pass over the working set a whole number of times: see :func:`passes_of`.
+
+    Args:
+        held: bytes of the working set, of :func:`whole_tiles`.
+        moved: bytes.
+        sms: SMs of the GPU.
+        config: one of CONFIGS.
+    """
+    tiles, programs = held // (config["tile"] * ELEMENT_BYTES), sms * config["programs"]
+    step = tiles // math.gcd(tiles, programs)
+    return step * max(1, round(moved / (programs * config["tile"] * ELEMENT_BYTES * step)))
 
 
-def bytes_of(reads: int, sms: int, config: Config) -> int:
-    """Return the bytes that a launch moves whose programs read ``reads`` tiles each."""
-    return reads * sms * config["programs"] * config["tile"] * ELEMENT_BYTES
+def passes_of(held: int, reads: int, sms: int, config: Config) -> int:
+    """Return how often a launch whose programs read ``reads`` tiles each passes over the working set."""
+    return sms * config["programs"] * reads * config["tile"] * ELEMENT_BYTES // held
 
 
 def launch(a: Any, b: Any, reads: int, sms: int, config: Config) -> Any:
