@@ -2,7 +2,8 @@
 
 A case that fails (unsupported, out of memory, wrong, crashed) gets its result at once and the group runs without it.
 What is timed is a CUDA graph of whole periods over enough independent copies of the buffers that L2 stays as cold as
-under serving; the state is restored before every sample.
+under serving; the state is restored before every sample. Afterwards the graph has to show that it still computes the
+right thing: only then is its time believed.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from perfkit import registry
 from perfkit.beside import beside
 from perfkit.cases import CONTROL
 from perfkit.check import check_group, check_once
+from perfkit.confirm import Unlike, confirm
 from perfkit.cuda import Cuda, info, others_memory, out_of_memory
 from perfkit.errors import first_line
 from perfkit.measure import Series, Subject, interleave
 from perfkit.method import Case, Config
 from perfkit.pacing import cold_copies, graph_steps, part_steps, tuning_steps
 from perfkit.priming import prime
-from perfkit.ranges import mark
+from perfkit.ranges import case_name, listened, mark
 from perfkit.results import version
 from perfkit.session import Session
 from perfkit.stats import Stopping, aa_difference, by_round, ratio_interval
@@ -68,16 +70,18 @@ class Group:
         """Run the cases; every one of them gets exactly one result."""
         running = []
         for case in cases:
-            prepared = self._guarded(case, partial(self._prepare, case))
+            with mark(f"case/{case_name(case)}", case_id=case.id):
+                prepared = self._guarded(case, partial(self._prepare, case))
             if prepared is not None:
                 running.append(prepared)
         ready = []
         for item in running:
-            if self._guarded(item.case, partial(self._ready, item)) is not None:
-                ready.append(item)
-            else:
-                item.drop()
-                self.device.release()
+            with mark(f"case/{case_name(item.case)}", case_id=item.case.id):
+                if self._guarded(item.case, partial(self._ready, item)) is not None:
+                    ready.append(item)
+                else:
+                    item.drop()
+                    self.device.release()
         if ready:
             self._time(ready)
 
@@ -85,14 +89,15 @@ class Group:
         """Do the work of one case; on failure emit its result and return None."""
         try:
             return work()
-        except _Incorrect as error:
+        except (_Incorrect, Unlike) as error:
             status, reason = "incorrect", str(error)
         except Exception as error:
             status, reason = "error", f"{type(error).__name__}: {first_line(error)}"
             if out_of_memory(error):
                 status, reason = "oom", first_line(error) + others_memory()
-        self.device.release()
+        # The result first: it ends a process whose context is lost, where giving memory back would fail too.
         self._result(case, status, reason, {})
+        self.device.release()
         return None
 
     def _prepare(self, case: Case) -> _Running | None:
@@ -106,14 +111,15 @@ class Group:
         copies = cold_copies(case, method, self.device.l2_bytes)
         session = Session(case, self.device.torch_device, seed=self.seed, copies=copies)
         steps = graph_steps(case, method, copies)
-        with mark(f"tune/{case.method}"):
+        with mark(f"tune/{case_name(case)}"):
             few = tuning_steps(case, method, copies)
             tuned = self._tune(session, few, partial(self._phase, case.id, "tune"))
         session.config = tuned.config
         self.device.release()  # the search kept a second state
         self._phase(case.id, "check", 0, 1)
         tell = partial(self._phase, case.id, "check")
-        outcome = check_once(case, self.device.torch_device, tuned.config, seed=self.seed, progress=tell)
+        with mark(f"check/{case_name(case)}"):
+            outcome = check_once(case, self.device.torch_device, tuned.config, seed=self.seed, progress=tell)
         if not outcome.ok:
             raise _Incorrect(f"{tuned.config}: {outcome.reason}")
         row = {
@@ -145,6 +151,7 @@ class Group:
     def _ready(self, item: _Running) -> bool:
         """Capture the graph of a case, after the tuning of all of them, so that memory is what timing will have."""
         session = item.session
+        self._phase(item.case.id, "capture", 0, 1)
         item.saved = session.snapshot()  # before any launch: every copy starts a period
         kernels = session.compiled()
         item.row |= {
@@ -155,7 +162,10 @@ class Group:
         # A kernel may be compiled anew for the alignment of the second step's acceptance; none is inside a capture.
         item.row["launches"] = session.run(range(2)) / 2 / len(session.copies)
         session.restore(item.saved)
-        with mark(f"capture/{item.case.method}"):
+        if listened():
+            session.marked_step()
+            session.restore(item.saved)
+        with mark(f"capture/{case_name(item.case)}"):
             part = part_steps(item.case, session.method, len(session.copies))
             item.subject = session.subject(item.case.id, range(item.row["steps_per_sample"]), item.saved, part)
         return True
@@ -164,18 +174,30 @@ class Group:
         control = next((item for item in items if _is_control(item.case)), items[0])
         subjects = [item.subject for item in items if item.subject is not None]
         assert control.subject is not None
-        again = replace(control.subject, name="A/A")
-        with mark("time"), self.device.monitor() as monitor:
+        again = replace(control.subject, name="A/A", label=f"{control.subject.range}-again")
+        ids = {"A/A": control.case.id}
+        with self.device.monitor() as monitor:
             series = interleave(
                 [*subjects, again], Stopping.of(self.settings), self.place.clock, monitor, seed=self.seed,
-                progress=lambda name, done, total: None if name == "A/A" else self._phase(name, "time", done, total),
+                progress=lambda name, done, total: self._phase(ids.get(name, name), "time", done, total),
             )  # fmt: skip
         del subjects, again
+        # All are confirmed before one is finished: a control that is not what was checked is nobody's baseline.
+        good = {item.case.id for item in items if self._guarded(item.case, partial(self._confirm, item)) is not None}
+        base = control.case if control.case.id in good else None
         for item in items:
-            self._guarded(item.case, partial(self._finish, item, series, control.case))
+            if item.case.id in good:
+                self._guarded(item.case, partial(self._finish, item, series, base))
             item.drop()
 
-    def _finish(self, item: _Running, series: Mapping[str, Series], control: Case) -> None:
+    def _confirm(self, item: _Running) -> bool:
+        assert item.subject is not None
+        self._phase(item.case.id, "confirm", 0, 1)
+        with mark(f"confirm/{case_name(item.case)}"):
+            confirm(item.session, item.saved, item.subject, item.row["steps_per_sample"])
+        return True
+
+    def _finish(self, item: _Running, series: Mapping[str, Series], control: Case | None) -> None:
         mine = series[item.case.id]
         row = item.row | {
             "n_samples": len(mine.times), "n_throttled": len(mine.throttled), "stop_reason": mine.stop_reason,
@@ -199,7 +221,8 @@ class Group:
         self._result(item.case, "ok", None, row, samples)
 
     def _beside(self, item: _Running, mean_us: float) -> tuple[Row, Row]:
-        with self.device.monitor() as monitor:
+        self._phase(item.case.id, "beside", 0, 1)
+        with mark(f"beside/{case_name(item.case)}"), self.device.monitor() as monitor:
             return beside(item.session, item.saved, self.place.clock, monitor, mean_us, self.device.l2_bytes, self.seed)
 
     # Events
@@ -231,8 +254,10 @@ def _is_control(case: Case) -> bool:
     return case.method == CONTROL[case.phase]
 
 
-def _speedup(case: Case, series: Mapping[str, Series], control: Case) -> dict[str, Any]:
+def _speedup(case: Case, series: Mapping[str, Series], control: Case | None) -> dict[str, Any]:
     """Return the speedup over the control, paired by round; none if the control itself failed."""
+    if control is None:
+        return {}
     mine, base = series[case.id], series[control.id]
     found: dict[str, Any] = {}
     if case is control:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from perfkit.errors import DeviceError
+from perfkit.ranges import mark
 from perfkit.stats import Interval, Stopping, median_interval
 
 #: Rest between the parts of a long run, in units of the part before.
@@ -76,6 +77,7 @@ class Subject:
         units: steps times layers in one run; times are per unit.
         parts: what ``run`` does, in pieces that are timed one after the other, with a rest between them; () for one
             piece. A long run at full power would meet the GPU's power cap, and none of it would count.
+        label: what ranges call it; "" for its name.
     """
 
     name: str
@@ -83,6 +85,12 @@ class Subject:
     prepare: Callable[[], object]
     units: int
     parts: tuple[Callable[[], object], ...] = ()
+    label: str = ""
+
+    @property
+    def range(self) -> str:
+        """What ranges call it."""
+        return self.label or self.name
 
     def time_us(self, clock: Clock) -> float:
         """Return the microseconds that one run takes, rests not counted."""
@@ -138,31 +146,42 @@ def interleave(
         monitor: a :class:`perfkit.device.Monitor`, or None: then nothing is known about throttling.
         seed: of the bootstrap.
         warmup: untimed runs of each subject first.
-        progress: told (subject, samples done, samples at most) as they come.
+        progress: told (subject, samples done, samples at most) before each run of it, warm-up included: whoever
+            listens knows which subject hangs or faults. Each run has ended before the next subject's begins.
 
     Returns:
         A series per subject. A series may be empty if every sample was throttled.
     """
-    for subject in subjects:
-        for _ in range(warmup):
-            subject.prepare()
-            subject.run()
     series = {subject.name: Series() for subject in subjects}
-    started, index = time.monotonic(), 0
-    while any(one.stop_reason is None for one in series.values()):
-        for subject in subjects if index % 2 == 0 else reversed(subjects):
-            _sample(subject, series[subject.name], index, clock, monitor)
-        index += 1
-        elapsed = time.monotonic() - started
-        for name, one in series.items():
-            reason = stopping.decide(one.times, elapsed, seed=seed).reason
-            if reason is None and len(one.times) + len(one.throttled) >= 2 * stopping.max_samples:
-                reason = "max_samples"  # throttled all the time: it will not get better
-            one.stop_reason = one.stop_reason or reason
-            if progress is not None:
-                progress(name, min(len(one.times), stopping.max_samples), stopping.max_samples)
-        if elapsed > stopping.max_seconds or index >= 2 * stopping.max_samples:
-            break
+
+    def tell(subject: Subject) -> None:
+        if progress is not None:
+            done = len(series[subject.name].times)
+            progress(subject.name, min(done, stopping.max_samples), stopping.max_samples)
+
+    with mark("warm-up"):
+        for subject in subjects:
+            tell(subject)
+            with mark(f"warm-up/{subject.range}"):
+                for _ in range(warmup):
+                    subject.prepare()
+                    subject.time_us(clock)  # not only enqueued: a fault is of the subject that ran
+    with mark("timing"):
+        started, index = time.monotonic(), 0
+        while any(one.stop_reason is None for one in series.values()):
+            for subject in subjects if index % 2 == 0 else reversed(subjects):
+                tell(subject)
+                with mark(f"sample/{subject.range}"):
+                    _sample(subject, series[subject.name], index, clock, monitor)
+            index += 1
+            elapsed = time.monotonic() - started
+            for one in series.values():
+                reason = stopping.decide(one.times, elapsed, seed=seed).reason
+                if reason is None and len(one.times) + len(one.throttled) >= 2 * stopping.max_samples:
+                    reason = "max_samples"  # throttled all the time: it will not get better
+                one.stop_reason = one.stop_reason or reason
+            if elapsed > stopping.max_seconds or index >= 2 * stopping.max_samples:
+                break
     for one in series.values():
         one.stop_reason = one.stop_reason or "max_time"
     return series

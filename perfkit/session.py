@@ -15,6 +15,7 @@ from perfkit import registry
 from perfkit.errors import InputError
 from perfkit.measure import Subject, capture
 from perfkit.method import Buffer, Case, Config, Family, Method
+from perfkit.ranges import case_name, mark
 from perfkit.shape import Shape
 
 #: Roles whose content a request keeps between steps; restoring them puts a session back to an earlier step.
@@ -120,6 +121,19 @@ class Session:
         """Launch one step of one copy; return the number of launches."""
         return len([launch() for launch in self.method.launches(self.case, self.config, self.copies[copy], index)])
 
+    def marked_step(self, index: int = 0, copy: int = 0) -> int:
+        """Launch one step of one copy, each launch in a range that tells its kernel, grid and configuration.
+
+        On a GPU such a range is what the host took to enqueue the launch, which says nothing about the GPU's time.
+        """
+        launches = 0
+        for launch in self.method.launches(self.case, self.config, self.copies[copy], index):
+            told = {"kernel": launch.name, "grid": list(launch.grid), **launch.constexprs, **launch.config}
+            with mark(f"launch/{launch.name}", **told):
+                launch()
+            launches += 1
+        return launches
+
     def compiled(self) -> list[Any]:
         """Launch one step and return its compiled kernels, as far as Triton made them."""
         launched = [launch() for launch in self.method.launches(self.case, self.config, self.tensors, 0)]
@@ -168,7 +182,7 @@ class Session:
                 graph.replay()
 
         parts = tuple(graph.replay for graph in graphs) if len(graphs) > 1 else ()
-        return Subject(name, run, lambda: self.restore(saved), units, parts)
+        return Subject(name, run, lambda: self.restore(saved), units, parts, case_name(self.case))
 
 
 class Replayable(Protocol):

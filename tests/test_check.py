@@ -95,6 +95,8 @@ def test_a_windowed_method_with_a_fault_is_incorrect(name: str, finding: str) ->
         ("CLOBBERS_SPARE_SLOT", "a slot that no row owns changed"),
         ("SERVES_PADDED_ROWS", "output of a row without a slot was written"),
         ("FORGETS_SKIP", "output error"),
+        ("RETURNS_NAN", "step 0: output error inf"),
+        ("CACHES", "step 1: output error"),
     ],
 )
 def test_a_method_without_a_window_with_a_fault_is_incorrect(name: str, finding: str) -> None:

@@ -16,9 +16,9 @@ import pytest
 LAYERS = (
     "errors", "files", "cache", "shape", "tree", "profiles", "roofline", "method", "kernels", "registry", "presets",
     "cases", "derive", "stats", "device", "ranges", "measure", "spec", "samples", "session", "touched", "tolerance",
-    "checker", "verify_checker", "check", "ptxas", "compiled", "compile", "tune", "results", "cuda", "pacing",
-    "priming", "tuning", "steptimes", "beside", "bench", "roofs", "fake", "nsight", "worker", "child", "progress",
-    "runner", "checking", "sweep", "predict", "verify_table", "summary", "lastlines", "compare", "plan",
+    "checker", "verify_checker", "check", "ptxas", "compiled", "compile", "tune", "results", "trace", "cuda", "pacing",
+    "priming", "tuning", "confirm", "steptimes", "beside", "bench", "roofs", "fake", "nsight", "worker", "child",
+    "progress", "runner", "checking", "sweep", "predict", "verify_table", "summary", "lastlines", "compare", "plan",
     "precision", "probe", "doctor", "reports", "cli", "__main__",
 )  # fmt: skip
 
