@@ -68,11 +68,12 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows([row[name] for name in COLUMNS] for row in rows)
 
 
-def load_run(run_dir: str | Path) -> pd.DataFrame:
+def load_run(run_dir: str | Path, *, any_schema: bool = False) -> pd.DataFrame:
     """Return the rows of a run: from ``results.parquet``, else ``results.csv``, else the journal of an unfinished run.
 
     Args:
         run_dir: a run folder, or one ``.csv`` or ``.parquet`` file of the same columns.
+        any_schema: take files of another schema version too; the caller looks at ``schema_version``.
 
     Returns:
         One row per case; the known columns in order (those that the file lacks are empty), then any others. Text is
@@ -93,10 +94,10 @@ def load_run(run_dir: str | Path) -> pd.DataFrame:
     elif not path.is_file():
         raise InputError("no such run", file=path)
     if path.suffix == ".parquet":
-        return _typed(_read_parquet(path), path)
+        return _typed(_read_parquet(path), path, any_schema)
     if path.suffix == ".csv":
-        return _typed(_read_csv(path), path)
-    return _typed(_read_journal(path), path)
+        return _typed(_read_csv(path), path, any_schema)
+    return _typed(_read_journal(path), path, any_schema)
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -129,14 +130,14 @@ def _read_journal(path: Path) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=None if rows else list(COLUMNS), dtype="object")
 
 
-def _typed(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """Return the frame with the known columns first, each with its type, and check the schema version."""
+def _typed(frame: pd.DataFrame, path: Path, any_schema: bool) -> pd.DataFrame:
+    """Return the frame with the known columns first, each with its type; check the version, unless any will do."""
     import pandas as pd
 
     for name in ("schema_version", "case_id"):
         if name not in frame:
             raise InputError("column is missing", file=path, field=name)
-    for version in frame["schema_version"].unique():
+    for version in () if any_schema else frame["schema_version"].unique():
         number = None if pd.isna(version) else str(version)
         check_schema(int(number) if number and number.isdecimal() else number, file=path, field="schema_version")
     columns: dict[str, Any] = {}
