@@ -44,6 +44,12 @@ COMMANDS = MappingProxyType(
         ),
         "traffic": Command("perfkit.cli.traffic", "traffic", "Show bytes, FLOPs, intensity and the best window."),
         "check": Command("perfkit.cli.check", "check", "Check every kernel against the float64 oracle."),
+        "compare": Command(
+            "perfkit.cli.compare", "compare", "Compare two runs, case by case, by the ratio to the control."
+        ),
+        "roofline": Command(
+            "perfkit.cli.roofline", "roofline", "Measure this GPU's roofs, or show those that are known of a GPU."
+        ),
         "report": Command("perfkit.cli.report", "report", "Write one offline HTML page from finished runs."),
         "list": Command("perfkit.cli.list", "list_", "List models, GPUs, methods, runs or the shipped measurements."),
         "doctor": Command("perfkit.cli.doctor", "doctor", "Say what works on this machine, what does not, and why."),
