@@ -96,6 +96,11 @@ def err_console() -> Console:
     return _console(stderr=True)
 
 
+def say(text: str) -> None:
+    """Print one line on stderr at once: a note, a warning."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def cell(value: Any) -> str:
     """Return a table cell's text: ``-`` for nothing, thousands grouped, floats in at most four digits."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
