@@ -77,6 +77,8 @@ def test_table_of_measured_rows_tells_them_apart(capsys: pytest.CaptureFixture[s
     assert {"draft_len", "acceptance", "tree", "source"} <= set(lines[0].split())
     points = [line.split()[2:10] for line in lines[1:] if " verify " in line]
     assert len(points) > 70 and len({tuple(point) for point in points}) == len(points)
+    assert lines[-1].startswith("runs, by the names that perfkit compare takes: kimi-linear-h200, ")
+    assert lines[-1].count("-h200") == 9 and "counters" not in lines[-1]
 
 
 def test_table_names_every_model(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from perfkit import compare, results
 from perfkit.cli import app
+from perfkit.profiles import measured_files
 from tests.fakeruns import QUIET, fake_run
 from tests.sweephelp import FAKE, SMALL
 from tests.test_layers import modules_after
@@ -239,7 +240,7 @@ def test_files_of_results_are_runs_too(base: Path, capsys):
 
 def test_a_shipped_measurement_is_found_by_name(capsys):
     data = document(capsys, "nemotron-super-h200", "nemotron-super-h200", "--fail-on-regression", "3")
-    rows = results.load_run(compare.load.__globals__["MEASURED"] / "nemotron-super-h200.csv")
+    rows = results.load_run(measured_files()["nemotron-super-h200"])
     assert data["counts"] == {"slower": 0, "faster": 0, "ambiguous": 0, "same": rows["window"].notna().sum(),
                               "missing": 0}  # fmt: skip
     assert {case["change"] for case in data["cases"]} == {0.0}

@@ -28,9 +28,11 @@ def compare(
         ),
     ] = None,
     floor: Annotated[
-        float,
-        typer.Option("--floor", metavar="PCT", help="What runs of the same code may differ by, in percent."),
-    ] = 0.5,
+        float | None,
+        typer.Option(
+            "--floor", metavar="PCT", help="What runs of the same code may differ by, in percent. Default: 0.5."
+        ),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Compare runs of different GPUs or schema versions all the same.")
     ] = False,
@@ -61,8 +63,10 @@ def compare(
 
     from perfkit import compare as comparing
 
-    found = comparing.compare(comparing.load(base), comparing.load(new), force=force, floor=floor / 100,
-                              fail_on=fail_on_regression)  # fmt: skip
+    share = comparing.FLOOR if floor is None else floor / 100
+    found = comparing.compare(
+        comparing.load(base), comparing.load(new), force=force, floor=share, fail_on=fail_on_regression
+    )
     code = ExitCode.FAILED if found.regressions else ExitCode.OK
     if json:
         print_json(comparing.document(found) | {"exit_code": int(code)})

@@ -53,6 +53,10 @@ def list_(
         print_table(columns, [[row.get(name) for name in columns] for row in there])
         for row in rows[len(there) :]:
             print(f"not for {row['family']} {row['phase']}: {row['key']}: {row['reason']}")
+        if what is Subject.MEASURED:
+            from perfkit.profiles import measured_files
+
+            print(f"runs, by the names that perfkit compare takes: {', '.join(measured_files())}")
     else:
         err_console().print(f"no {_NOUNS.get(what, what.value)}{_where(model, gpu)}")
 

@@ -29,7 +29,7 @@ Neither torch nor triton's compiler is imported.
 from perfkit.compare.comparison import Compared, Comparison, Control, Side
 from perfkit.compare.document import document
 from perfkit.compare.evidence import Change, Evidence
-from perfkit.compare.load import Run, load, shipped_names
+from perfkit.compare.load import Run, load
 from perfkit.compare.match import compare
 from perfkit.compare.text import COLUMNS, lines, markdown, rows
 from perfkit.compare.verdicts import ALPHA, FLOOR, SAME, VERDICTS, holm
@@ -54,5 +54,4 @@ __all__ = [
     "load",
     "markdown",
     "rows",
-    "shipped_names",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -11,7 +11,7 @@ from typing import Any
 from perfkit.derive import alias, is_control
 from perfkit.errors import InputError
 from perfkit.files import read_json
-from perfkit.profiles.measured import MEASURED
+from perfkit.profiles import measured_files
 from perfkit.results import SCHEMA_VERSION, load_run, read_samples
 
 Row = Mapping[str, Any]
@@ -125,15 +125,10 @@ def _path(text: str) -> Path:
     path = Path(text)
     if path.exists():
         return path
-    shipped = MEASURED / f"{text}.csv"
-    if Path(text).name == text and shipped.is_file():
-        return shipped
-    raise InputError("no such run, file or shipped measurement", value=text, allowed=shipped_names())
-
-
-def shipped_names() -> Sequence[str]:
-    """Return the names of the measurements that ship."""
-    return [path.stem for path in sorted(MEASURED.glob("*.csv"))]
+    shipped = measured_files()
+    if text in shipped:
+        return shipped[text]
+    raise InputError("no such run, file or shipped measurement", value=text, allowed=list(shipped))
 
 
 def _manifest(path: Path) -> dict[str, Any]:

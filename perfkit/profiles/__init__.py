@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from perfkit.profiles.importers import import_config
 from perfkit.profiles.loader import find_gpu, list_gpus, list_models, load_gpu, load_model, to_dict
-from perfkit.profiles.measured import load_efficiency, load_measured
+from perfkit.profiles.measured import load_efficiency, load_measured, measured_files
 from perfkit.profiles.roofs import find_roofs, load_roofs, read_roofs, roofs_folder, roofs_name
 from perfkit.profiles.schema import Gpu, Model
 
@@ -25,6 +25,7 @@ __all__ = [
     "load_measured",
     "load_model",
     "load_roofs",
+    "measured_files",
     "read_roofs",
     "roofs_folder",
     "roofs_name",

@@ -50,6 +50,12 @@ _LIMITS = {"overhead_us": 100.0, "walk_us": 100.0, "record_share": 1.0, "efficie
 _LEFT_OUT = ("model", "rms", "worst", "covered")
 
 
+def measured_files(directory: Path | None = None) -> dict[str, Path]:
+    """Return the files of the shipped runs by name, such as ``nemotron-super-h200``."""
+    files = sorted((directory or MEASURED).glob("*.csv"))
+    return {path.stem: path for path in files if not path.stem.endswith(COUNTERS_SUFFIX)}
+
+
 def load_measured(
     model_key: str | None = None, gpu_key: str | None = None, directory: Path | None = None
 ) -> list[dict[str, Any]]:
@@ -61,10 +67,8 @@ def load_measured(
         InputError: a CSV without its manifest, a cell that is not of its column's type, or a ragged line.
     """
     rows = []
-    for path in sorted((directory or MEASURED).glob("*.csv")):
-        if path.stem.endswith(COUNTERS_SUFFIX):
-            continue
-        manifest = read_manifest(path.with_name(f"{path.stem}.manifest.json"))
+    for name, path in measured_files(directory).items():
+        manifest = read_manifest(path.with_name(f"{name}.manifest.json"))
         for row in _read_rows(path):
             if model_key in (None, row.get("model")) and gpu_key in (None, row.get("gpu")):
                 rows.append({**row, "manifest": manifest})
