@@ -21,7 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from perfkit.errors import one_line
+from perfkit.errors import DeviceError, one_line
+from perfkit.nsight.tool import DRIVER_PARAMS, OPEN_COUNTERS, counters_restricted, open_tool
 from perfkit.results import version
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ State = Literal["ok", "missing", "broken"]
 REQUIRED = ("numpy", "scipy", "pandas", "pyarrow", "plotly", "pyyaml", "jinja2", "typer", "rich", "filelock")
 PROBE_TIMEOUT_S = 180
 MIN_FREE_GB = 2.0
-DRIVER_PARAMS = Path("/proc/driver/nvidia/params")
 PREDICTS = "without it `perfkit sweep` predicts and checks kernels in the interpreter"
 
 
@@ -215,7 +215,6 @@ def _triton_and_targets() -> Iterator[Finding]:
 
 def _gpu() -> Iterator[Finding]:
     from perfkit.device import visible_gpu
-    from perfkit.errors import DeviceError
     from perfkit.profiles import find_gpu
 
     try:
@@ -262,41 +261,20 @@ def _torch_sees_it() -> Iterator[Finding]:
         yield Finding("torch with gpu", "broken", detail, "the driver may be older than that CUDA: update either")
 
 
-def find_ncu() -> str | None:
-    """Return the path of Nsight Compute's command line, None where there is none."""
-    if path := shutil.which("ncu"):
-        return path
-    candidates = [Path("/usr/local/cuda/bin/ncu"), *sorted(Path("/opt/nvidia/nsight-compute").glob("*/ncu"))]
-    return next((str(path) for path in reversed(candidates) if os.access(path, os.X_OK)), None)
-
-
-def counters_restricted(params: Path = DRIVER_PARAMS) -> bool | None:
-    """Say whether the driver lets only administrators read counters; None where there is no driver to ask."""
-    try:
-        text = params.read_text()
-    except OSError:
-        return None
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "RmProfilingAdminOnly":
-            return value.strip() != "0"
-    return None
-
-
 def _ncu() -> Iterator[Finding]:
-    path = find_ncu()
-    if path is None:
-        yield Finding(
-            "ncu", "missing", "Nsight Compute is not on PATH", "install NVIDIA Nsight Compute to read DRAM counters"
-        )
+    try:
+        tool = open_tool()
+    except DeviceError as error:
+        detail, _, remedy = str(error).partition("; ")
+        yield Finding("ncu", "missing", f"{detail}; `perfkit profile` needs it to read DRAM counters", remedy)
     else:
-        yield Finding("ncu", "ok", path)
+        how = f"ncu_report in {tool.python}" if tool.python is not None else "no ncu_report: reports are read as CSV"
+        yield Finding("ncu", "ok", f"{tool.version or 'unknown version'} at {tool.path}, {how}")
     restricted = counters_restricted()
     if restricted is None:
         yield Finding("counters", "missing", f"no NVIDIA driver ({DRIVER_PARAMS} is not there)", "needs a GPU machine")
     elif restricted and os.geteuid() != 0:
-        remedy = "run as root, or set the module option NVreg_RestrictProfilingToAdminUsers=0 and reload the driver"
-        yield Finding("counters", "missing", "the driver lets only administrators read them", remedy)
+        yield Finding("counters", "missing", "the driver lets only administrators read them", OPEN_COUNTERS)
     else:
         yield Finding("counters", "ok", "readable by administrators, as which you run" if restricted else "readable")
 

@@ -1,0 +1,47 @@
+"""Ending a process with everything that it started, wherever that went. Linux only, as Triton is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+def descendants(pid: int, proc: Path = PROC) -> list[int]:
+    """Return the processes below ``pid``, parents first: children of children too, in whatever session they are."""
+    children: dict[int, list[int]] = {}
+    for stat in proc.glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # The name, in brackets, may hold anything; after it come the state and the parent.
+            parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        below = children.get(todo.pop(0), [])
+        found += below
+        todo += below
+    return found
+
+
+def kill(pids: Iterable[int]) -> None:
+    """Send SIGKILL to processes; those that are gone are left alone."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def kill_tree(process: subprocess.Popen[bytes], timeout_s: float = 10.0) -> None:
+    """End a process that leads a session, all that it started, and what those started; wait until it is gone."""
+    below = descendants(process.pid)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    # What was started meanwhile has a parent that is known, or the session's group.
+    kill([*descendants(process.pid), *below])
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=timeout_s)
