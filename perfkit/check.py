@@ -24,6 +24,7 @@ import torch
 
 from perfkit.checker import Wrong
 from perfkit.method import Case, Config
+from perfkit.ranges import case_name, mark
 from perfkit.registry import get_method
 from perfkit.samples import CONFIG, STEPS
 from perfkit.tolerance import DRIFT_TOLERANCE, STEP_TOLERANCE, excess_error, half_ulp
@@ -184,7 +185,8 @@ def check_group(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], Non
             continue
         chosen = case.option(CONFIG)
         config = Config.parse(chosen) if chosen else method.configs(case)[0]
-        outcome = check_case(case, device, config, seed=seed, progress=progress)
+        with mark(f"check/{case_name(case)}", case_id=case.id):
+            outcome = check_case(case, device, config, seed=seed, progress=progress)
         row = {
             "checked": "interpreter" if device == "cpu" else "gpu", "launch_config": str(config),
             "rel_error": outcome.rel_error if outcome.ok else None, "steps": outcome.steps,

@@ -13,6 +13,7 @@ from perfkit.method import Case
 from perfkit.progress import Progress
 from perfkit.runner import Limits, Runner
 from perfkit.samples import CONFIG
+from perfkit.trace import Trace
 
 #: What a check of one case may take in all, in seconds; a case that takes longer is not checked.
 CHECK_S = 60.0
@@ -50,6 +51,7 @@ def run_cases(
     log: Path | None = None,
     case_s: float = CHECK_S,
     stop_at: float | None = None,
+    trace: Trace | None = None,
 ) -> Iterator[tuple[Case, dict[str, Any]]]:
     """Run each case through a worker of ``mode``, each as a group of its own; yield its record as it comes.
 
@@ -57,12 +59,14 @@ def run_cases(
         DeviceError: no worker gets ready.
         Interrupted, OutOfTime: the rest does not run.
     """
+
+    def spawn() -> Child:
+        return Child(worker_argv(mode), worker_env(mode, visible), log)
+
     limits = Limits(case_s=case_s, stop_at=stop_at)
     progress.begin(len(cases))
     try:
-        with Runner(
-            lambda: Child(worker_argv(mode), worker_env(mode, visible), log), settings, limits, progress, describe
-        ) as run:
+        with Runner(spawn, settings, limits, progress, describe, trace) as run:
             for case in cases:
                 yield case, run.run_group(Group(case.group_id, (case,)))[0]
     finally:

@@ -36,6 +36,7 @@ import numpy as np
 
 from perfkit.errors import InputError
 from perfkit.method import Case, Point, constant_acceptance
+from perfkit.ranges import case_name, mark
 from perfkit.shape import DTYPE_BYTES
 from perfkit.stats import Stopping, median_interval, p99
 
@@ -215,8 +216,13 @@ def run_group(request: dict[str, Any], emit: Emit) -> None:
     settings = request.get("settings") or {}
     seed = int(settings.get("seed") or 0)
     running = [_running(Case.from_dict(data), settings, seed) for data in request["cases"]]
-    live = [item for item in running if _checked(item, settings, emit)]
-    _time_rounds(live, settings, seed, emit)
+    live = []
+    for item in running:
+        with mark(f"check/{case_name(item.case)}", case_id=item.case.id):
+            if _checked(item, settings, emit):
+                live.append(item)
+    with mark("timing"):
+        _time_rounds(live, settings, seed, emit)
     emit({"event": "done", "group_id": request.get("group_id")})
 
 

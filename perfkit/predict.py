@@ -14,6 +14,7 @@ from perfkit.method import Case
 from perfkit.progress import Progress, count
 from perfkit.samples import small_case
 from perfkit.sweep import LOG, Recorder, Sweep, base_row
+from perfkit.trace import Trace
 
 
 def checked_case(case: Case) -> Case:
@@ -24,7 +25,9 @@ def checked_case(case: Case) -> Case:
     return small_case(replace(case, acceptance="1" if case.phase == "decode" else "T", flush_phase="aligned"))
 
 
-def check_kernels(sweep: Sweep, run_dir: Path | None, progress: Progress, stop_at: float | None) -> dict[Case, Check]:
+def check_kernels(
+    sweep: Sweep, run_dir: Path | None, progress: Progress, stop_at: float | None, trace: Trace | None = None
+) -> dict[Case, Check]:
     """Check every method of the sweep on its small case; return what came out, by small case.
 
     Without a worker that interprets (no Triton here) nothing is checked, and the reason is noted.
@@ -35,7 +38,7 @@ def check_kernels(sweep: Sweep, run_dir: Path | None, progress: Progress, stop_a
     settings = {**sweep.settings, "quick": True}
     found: dict[Case, Check] = {}
     try:
-        for case, record in run_cases(small, "interpret", settings, progress, log=log, stop_at=stop_at):
+        for case, record in run_cases(small, "interpret", settings, progress, log=log, stop_at=stop_at, trace=trace):
             found[case] = Check(record["status"], record["reason"], record["row"].get("rel_error"))
     except DeviceError as error:
         progress.note(f"kernels are not checked: {error}")
@@ -62,7 +65,9 @@ def predicted_row(sweep: Sweep, case: Case, check: Check | None) -> Row:
     return row
 
 
-def predict_all(sweep: Sweep, run_dir: Path, progress: Progress, stop_at: float | None) -> dict[Case, Check]:
+def predict_all(
+    sweep: Sweep, run_dir: Path, progress: Progress, stop_at: float | None, trace: Trace | None = None
+) -> dict[Case, Check]:
     """Check the kernels, then write a predicted row for every case into the journal; return the checks.
 
     A resumed run predicts every case again, so that all its rows are of one model: fits and roofs may have changed
@@ -73,7 +78,7 @@ def predict_all(sweep: Sweep, run_dir: Path, progress: Progress, stop_at: float 
     """
     recorder = Recorder(sweep, run_dir)
     recorder.skipped()
-    checks = check_kernels(sweep, run_dir, progress, stop_at)
+    checks = check_kernels(sweep, run_dir, progress, stop_at, trace)
     for group in sweep.groups:
         for case in group.cases:
             old = recorder.records.get(case.id)

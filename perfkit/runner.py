@@ -22,6 +22,8 @@ from perfkit.child import Child, Ended
 from perfkit.errors import DeviceError, ExitCode, PerfkitError
 from perfkit.method import Case
 from perfkit.progress import Progress
+from perfkit.ranges import Span, mark
+from perfkit.trace import Trace
 
 Record = dict[str, Any]
 _TICK_S = 0.25
@@ -57,6 +59,7 @@ class _Attempt:
     results: dict[str, Record] = field(default_factory=dict)
     spent: dict[str, float] = field(default_factory=dict)
     started: dict[str, str] = field(default_factory=dict)
+    span_ns: dict[str, tuple[int, int]] = field(default_factory=dict)
     complete: bool = False
 
 
@@ -92,6 +95,7 @@ class Runner:
         limits: timeouts.
         progress: what the user sees.
         name: what a case is called there.
+        trace: where ranges of workers and cases go; None without a trace.
     """
 
     def __init__(
@@ -101,8 +105,10 @@ class Runner:
         limits: Limits,
         progress: Progress,
         name: Callable[[Case], str] = label,
+        trace: Trace | None = None,
     ) -> None:
-        self._name = name
+        self._name, self._trace = name, trace
+        settings = {**settings, "trace": True} if trace is not None else settings
         self._spawn, self._settings, self._limits, self._progress = spawn, dict(settings), limits, progress
         self._child: Child | None = None
         self._shown: set[str] = set()
@@ -118,10 +124,11 @@ class Runner:
         """End the worker."""
         child, self._child = self._child, None
         if child is not None:
-            if kill:
-                child.kill()
-            else:
-                child.stop()
+            with mark("wait/end of worker", pid=child.pid):
+                if kill:
+                    child.kill()
+                else:
+                    child.stop()
 
     def start(self) -> dict[str, Any]:
         """Return the info of a worker that is ready; starts one if none runs, and once more if that fails.
@@ -135,7 +142,8 @@ class Runner:
             if self._child is None:
                 self._child = self._spawn()
                 try:
-                    self.info = self._child.wait_ready(self._limits.start_s)
+                    with mark("wait/worker", pid=self._child.pid, attempt=attempt):
+                        self.info = self._child.wait_ready(self._limits.start_s)
                 except DeviceError as error:
                     self.close(kill=True)
                     if attempt == 2:
@@ -157,7 +165,10 @@ class Runner:
             rest = [case for case in group.cases if case.id not in failed]
             if not rest:
                 return [failed[case.id] for case in group.cases]
-            attempt = self._attempt(group, rest)
+            again = {"again_without": sorted(failed)} if failed else {}
+            with mark(f"group/{group.group_id}", cases=len(rest), **again):
+                attempt = self._attempt(group, rest)
+            self._tell(group, attempt)
             if attempt.complete:
                 records = failed | attempt.results
                 return [records[case.id] for case in group.cases]
@@ -176,7 +187,7 @@ class Runner:
         child = self._child
         assert child is not None
         last = time.monotonic()
-        attempt.started[attempt.current] = now()
+        self._begin(attempt, attempt.current)
         try:
             child.send({"op": "group", "group_id": group.group_id, "cases": [case.to_dict() for case in cases],
                         "settings": self._settings})  # fmt: skip
@@ -208,11 +219,32 @@ class Runner:
             raise
         return attempt
 
+    @staticmethod
+    def _begin(attempt: _Attempt, case_id: str) -> None:
+        attempt.current = case_id
+        attempt.started.setdefault(case_id, now())
+        attempt.span_ns.setdefault(case_id, (time.monotonic_ns(), 0))
+
+    def _tell(self, group: Group, attempt: _Attempt) -> None:
+        """Put the cases of an attempt into the trace; a good result that comes again is not the one that is kept."""
+        places = {case.id: place for place, case in enumerate(group.cases)}
+        for case_id, record in attempt.results.items() if self._trace is not None else ():
+            case = group.cases[places[case_id]]
+            told = {"case_id": case_id, "group_id": group.group_id, "method": case.method,
+                    **{name: record[name] for name in ("status", "reason")},
+                    **{name: record["row"].get(name) for name in ("time_us", "n_samples", "launches")},
+                    "kept": attempt.complete or record["status"] != "ok"}  # fmt: skip
+            assert self._trace is not None
+            self._trace.case(places[case_id], Span(self._name(case), *attempt.span_ns[case_id], told))
+
     def _take(self, attempt: _Attempt, event: Mapping[str, Any]) -> None:
         kind, case_id = event.get("event"), str(event.get("case_id"))
-        if kind == "phase" and case_id in attempt.waiting:
-            attempt.current = case_id
-            attempt.started.setdefault(case_id, now())
+        if kind == "span" and self._trace is not None and self._child is not None:
+            told = event.get("args")
+            span = Span(str(event.get("name")), int(event["start_ns"]), int(event["end_ns"]), dict(told or {}))
+            self._trace.worker(self._child.pid, span)
+        elif kind == "phase" and case_id in attempt.waiting:
+            self._begin(attempt, case_id)
             done, total = (int(event.get(name) or 0) for name in ("done", "total"))
             self._progress.phase(self._name(attempt.waiting[case_id]), str(event.get("phase")), done, total)
         elif kind == "result" and case_id in attempt.waiting:
@@ -232,6 +264,8 @@ class Runner:
     ) -> None:
         case = attempt.waiting.pop(case_id)
         started = attempt.started.get(case_id) or now()
+        began_ns = attempt.span_ns.get(case_id, (time.monotonic_ns(), 0))[0]
+        attempt.span_ns[case_id] = (began_ns, time.monotonic_ns())
         record: Record = {"case_id": case_id, "status": status, "reason": str(reason) if reason else None,
                           "started": started, "ended": now(), "row": dict(row or {}),
                           "samples": dict(samples or {})}  # fmt: skip

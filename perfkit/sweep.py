@@ -16,6 +16,7 @@ from perfkit.errors import InputError
 from perfkit.method import Case
 from perfkit.progress import Progress
 from perfkit.runner import Limits, Record, Runner
+from perfkit.trace import Trace
 
 if TYPE_CHECKING:
     from perfkit.profiles import Gpu
@@ -42,6 +43,7 @@ class Sweep:
         groups: in the order in which they run.
         settings: sent to the worker.
         case_timeout_s: a case that takes longer ends as ``timeout``.
+        trace: whether the run writes a trace; no number depends on it.
     """
 
     mode: Literal["measure", "predict"]
@@ -51,6 +53,7 @@ class Sweep:
     groups: tuple[Group, ...]
     settings: Mapping[str, Any]
     case_timeout_s: float = 300.0
+    trace: bool = False
 
     @property
     def source(self) -> str:
@@ -99,7 +102,7 @@ class Sweep:
         return results.environment(argv) | {
             "command": "sweep", "mode": self.mode, "worker_mode": self.worker_mode, "model": dict(self.model),
             "gpu": dict(self.gpu), "seed": self.settings["seed"], "settings": dict(self.settings),
-            "case_timeout_s": self.case_timeout_s, "case_ids": list(self.cases), "groups": groups,
+            "case_timeout_s": self.case_timeout_s, "trace": self.trace, "case_ids": list(self.cases), "groups": groups,
             "hash": self.hash(),
         }  # fmt: skip
 
@@ -132,7 +135,8 @@ def from_manifest(run_dir: Path, command: str = "sweep") -> tuple[Sweep, dict[st
             for item in manifest["groups"]
         )  # fmt: skip
         sweep = Sweep(manifest["mode"], manifest["worker_mode"], manifest["model"], manifest["gpu"], groups,
-                      manifest["settings"], float(manifest["case_timeout_s"]))  # fmt: skip
+                      manifest["settings"], float(manifest["case_timeout_s"]),
+                      bool(manifest.get("trace")))  # fmt: skip
         seen = sweep.hash()
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"damaged: {type(error).__name__}: {error}", file=file) from error
@@ -226,8 +230,12 @@ class Recorder:
         return record["row"] or base_row(self._sweep, case, record["status"], record["reason"])
 
 
-def measure(sweep: Sweep, run_dir: Path, progress: Progress, stop_at: float | None) -> dict[str, Any]:
+def measure(
+    sweep: Sweep, run_dir: Path, progress: Progress, stop_at: float | None, trace: Trace | None = None
+) -> dict[str, Any]:
     """Run every group that is not finished; return what the worker says of itself ({} if none was needed).
+
+    Ranges of workers and cases go to ``trace``, if there is one.
 
     Raises:
         Interrupted, OutOfTime: the journal holds every group that ended before.
@@ -242,7 +250,7 @@ def measure(sweep: Sweep, run_dir: Path, progress: Progress, stop_at: float | No
     limits = Limits(case_s=sweep.case_timeout_s, stop_at=stop_at)
     progress.begin(sum(len(group.cases) for group in todo))
     try:
-        with Runner(spawner(sweep, run_dir), sweep.settings, limits, progress) as runner:
+        with Runner(spawner(sweep, run_dir), sweep.settings, limits, progress, trace=trace) as runner:
             runner.start()
             for group in todo:
                 recorder.group(group, runner.run_group(group))

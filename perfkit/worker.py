@@ -14,6 +14,7 @@ Events::
 
     {"event": "ready", "info": {…}}                                  once
     {"event": "phase", "case_id", "phase", "done", "total"}          the case in flight
+    {"event": "span", "name", "start_ns", "end_ns", "args"}          a range that ended, if settings ask for a trace
     {"event": "result", "case_id", "status", "reason", "row", "samples"}   exactly one per case
     {"event": "done", "group_id", "fatal"}                           fatal: this process must not be used again
     {"event": "error", "reason"}                                     a request that is not one
@@ -31,8 +32,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import MappingProxyType
 from typing import IO, Any
+
+from perfkit.ranges import Span, listening, mark
 
 Emit = Callable[[dict[str, Any]], None]
 HANDLERS = MappingProxyType(
@@ -126,8 +130,16 @@ def handle(request: Any, run_group: Callable[[dict[str, Any], Emit], None], emit
         emit({"event": "error", "reason": f"bad request: {describe(error)[1]}"})
         return
     run = _Run(emit, case_ids)
+    settings = request.get("settings")
+    traced = isinstance(settings, dict) and bool(settings.get("trace"))
+
+    def tell(span: Span) -> None:  # not through the run: what has ended is true even of a lost process
+        emit({"event": "span", "name": span.name, "start_ns": span.start_ns, "end_ns": span.end_ns,
+              "args": dict(span.args)})  # fmt: skip
+
     try:
-        run_group(request, run)
+        with listening(tell) if traced else nullcontext(), mark(f"group/{request.get('group_id')}"):
+            run_group(request, run)
     except _Lost:
         pass
     except Exception as error:

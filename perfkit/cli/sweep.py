@@ -64,6 +64,10 @@ def sweep(
     seed: Annotated[
         int | None, typer.Option("--seed", metavar="N", help="Of inputs and resampling. Default: 0.")
     ] = None,
+    trace: Annotated[
+        bool,
+        typer.Option("--trace", help="Write trace.json, for ui.perfetto.dev: cases, launches, waits."),
+    ] = False,
     json: JsonOption = False,
 ) -> int:
     """Measure, or without a GPU predict, every method at every point.
@@ -81,10 +85,13 @@ def sweep(
         perfkit sweep --model nemotron-super --draft 4,8 --accepted 1,T-1,T,mean:3.5 --window 16,32
         perfkit sweep --model nemotron-super --tree 0,0,1,1,2,2,3 --method snapshot,stree,replay
         perfkit sweep --model nemotron-super --method my_kernel.py:METHOD --self-check
+        perfkit sweep --model nemotron-super --preset quick --trace
         perfkit sweep --resume runs/20260102T030405Z-nemotron-super-h200
     """
     from perfkit.cli import sweep_run
     from perfkit.errors import InputError
+    from perfkit.ranges import listening, mark
+    from perfkit.trace import Trace
 
     for flag, number in (("--timeout", timeout), ("--max-time", max_time)):
         if number is not None and not 0 < number < float("inf"):
@@ -96,24 +103,31 @@ def sweep(
             "--flush-phase": flush_phase, "--tree": tree or None, "--input-dtype": input_dtype,
             "--state-dtype": state_dtype, "--read-dtype": read_dtype, "--layers": layers, "--out": out,
             "--self-check": self_check or None, "--seed": seed, "--timeout": timeout, "--dry-run": dry_run or None,
+            "--trace": trace or None,
         }  # fmt: skip
         for flag, value in given.items():
             if value is not None:
                 raise InputError("--resume takes everything from the run; leave this out", field=flag)
-        return sweep_run.resume(resume, max_time=max_time, as_json=json)
+        events = Trace()
+        with listening(events.parent):
+            return sweep_run.resume(resume, events, max_time=max_time, as_json=json)
     if read_dtype is not None:
         raise InputError("two-precision checkpoints are not there yet", field="--read-dtype", value=read_dtype)
-    plan, notes = sweep_run.make_sweep(
-        model,
-        gpu,
-        timeout=300.0 if timeout is None else timeout,
-        seed=check_seed(seed or 0),
-        flags={
-            "preset": preset or "default", "method": method, "batch": batch, "window": window, "draft": draft,
-            "accepted": accepted, "tree": tree or (), "flush_phase": flush_phase, "input_dtype": input_dtype,
-            "state_dtype": state_dtype, "layers": layers, "self_check": self_check,
-        },
-    )  # fmt: skip
-    if dry_run:
-        return sweep_run.show_plan(plan, notes, as_json=json)
-    return sweep_run.start(plan, notes, out, max_time=max_time, as_json=json)
+    events = Trace()
+    with listening(events.parent):
+        with mark("plan"):
+            plan, notes = sweep_run.make_sweep(
+                model,
+                gpu,
+                timeout=300.0 if timeout is None else timeout,
+                seed=check_seed(seed or 0),
+                trace=trace,
+                flags={
+                    "preset": preset or "default", "method": method, "batch": batch, "window": window, "draft": draft,
+                    "accepted": accepted, "tree": tree or (), "flush_phase": flush_phase, "input_dtype": input_dtype,
+                    "state_dtype": state_dtype, "layers": layers, "self_check": self_check,
+                },
+            )  # fmt: skip
+        if dry_run:
+            return sweep_run.show_plan(plan, notes, as_json=json)
+        return sweep_run.start(plan, notes, out, events, max_time=max_time, as_json=json)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -13,11 +12,14 @@ from typing import Any
 
 from perfkit import results
 from perfkit.cases import build_groups, case_memory, fit_memory, label, parse_spec
-from perfkit.cli.common import print_json, print_table
+from perfkit.cli.common import print_json, print_table, say
 from perfkit.errors import ExitCode, InputError
 from perfkit.progress import Progress, count, duration, make_progress
+from perfkit.ranges import mark
 from perfkit.runner import Interrupted, OutOfTime, signals_as_interrupts
 from perfkit.sweep import SETTINGS, Sweep, finish, finished_groups, from_manifest, measure, resume_command
+from perfkit.trace import NAME as TRACE_FILE
+from perfkit.trace import Trace
 
 #: Without a GPU here, and none named, times are predicted for this one.
 DEFAULT_GPU = "h200"
@@ -27,10 +29,6 @@ WORKER_MODE, FAKE_SETTINGS = "PERFKIT_WORKER_MODE", "PERFKIT_FAKE"
 #: Rough cost of a case on a GPU (compile, check, tune, time), in seconds; only for the estimate of --dry-run.
 CASE_S = 8.0
 CHECK_S = 4.0
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 # -- plan ------------------------------------------------------------------------------------------------------------
@@ -87,7 +85,7 @@ def choose_gpu(gpu: str) -> tuple[str, str, dict[str, Any], list[str]]:
 
 
 def make_sweep(
-    model: str | None, gpu: str, *, timeout: float, seed: int, flags: Mapping[str, Any]
+    model: str | None, gpu: str, *, timeout: float, seed: int, flags: Mapping[str, Any], trace: bool = False
 ) -> tuple[Sweep, list[str]]:
     """Return the sweep that the flags describe, and notes for stderr; nothing is created on disk.
 
@@ -110,7 +108,7 @@ def make_sweep(
         from perfkit import fake
 
         settings |= fake.parse_settings(os.environ.get(FAKE_SETTINGS, ""), settings)
-    plan = Sweep(mode, worker_mode, profile_dict(profile), facts, tuple(groups), settings, timeout)  # type: ignore[arg-type]
+    plan = Sweep(mode, worker_mode, profile_dict(profile), facts, tuple(groups), settings, timeout, trace)  # type: ignore[arg-type]
     return plan, notes
 
 
@@ -119,7 +117,7 @@ def show_plan(plan: Sweep, notes: Sequence[str], *, as_json: bool) -> int:
     from perfkit.predict import checked_case
 
     for note in notes:
-        _note(note)
+        say(note)
     groups: list[dict[str, Any]] = [
         {
             "group_id": group.group_id,
@@ -150,7 +148,9 @@ def show_plan(plan: Sweep, notes: Sequence[str], *, as_json: bool) -> int:
 # -- run -------------------------------------------------------------------------------------------------------------
 
 
-def start(plan: Sweep, notes: Sequence[str], out: Path | None, *, max_time: float | None, as_json: bool) -> int:
+def start(
+    plan: Sweep, notes: Sequence[str], out: Path | None, events: Trace, *, max_time: float | None, as_json: bool
+) -> int:
     """Run a new sweep in a new folder; ``notes`` are printed once the folder is there.
 
     Raises:
@@ -159,43 +159,50 @@ def start(plan: Sweep, notes: Sequence[str], out: Path | None, *, max_time: floa
     gpu = plan.gpu.get("key") or plan.gpu.get("name") or "gpu"
     run_dir = results.prepare_run_dir(out or results.default_run_dir(str(plan.model["key"]), str(gpu)))
     for note in notes:
-        _note(note)
+        say(note)
     manifest = plan.manifest()
     results.write_manifest(run_dir, manifest)
-    return _run(plan, manifest, run_dir, max_time, as_json)
+    return _run(plan, manifest, run_dir, events, max_time, as_json)
 
 
-def resume(run_dir: Path, *, max_time: float | None, as_json: bool) -> int:
+def resume(run_dir: Path, events: Trace, *, max_time: float | None, as_json: bool) -> int:
     """Go on with a run; everything comes from its manifest.
 
     Raises:
         InputError: not a run, a damaged journal, or a GPU other than the one that it was measured on.
     """
-    plan, manifest = from_manifest(run_dir)
-    results.Journal(run_dir / "cases.jsonl").read()  # a damaged journal is refused before anything changes
+    with mark("plan"):
+        plan, manifest = from_manifest(run_dir)
+        results.Journal(run_dir / "cases.jsonl").read()  # a damaged journal is refused before anything changes
     if plan.worker_mode == "cuda":
         here, notes = usable_gpu()
         if here is None or here.get("uuid") != plan.gpu.get("uuid"):
             raise InputError(f"was measured on {plan.gpu.get('uuid')}; here is {here and here.get('uuid')}",
                              file=run_dir / "manifest.json", field="gpu.uuid")  # fmt: skip
         for note in notes:
-            _note(note)
-    return _run(plan, {**manifest, "resumed": results.utc_now(), "ended": None}, run_dir, max_time, as_json)
+            say(note)
+    manifest = {**manifest, "resumed": results.utc_now(), "ended": None}
+    return _run(plan, manifest, run_dir, events, max_time, as_json)
 
 
-def _run(plan: Sweep, manifest: Mapping[str, Any], run_dir: Path, max_time: float | None, as_json: bool) -> int:
+def _run(
+    plan: Sweep, manifest: Mapping[str, Any], run_dir: Path, events: Trace, max_time: float | None, as_json: bool
+) -> int:
     progress = make_progress()
     stop_at = time.monotonic() + max_time if max_time is not None else None
     extra: list[dict[str, Any]] = []
     with signals_as_interrupts(), results.writing(run_dir):
         try:
             results.discard_frame(run_dir)
-            manifest = {**manifest, **_execute(plan, run_dir, progress, stop_at, extra)}
-            rows = finish(plan, run_dir, extra)
+            manifest = {**manifest, **_execute(plan, run_dir, progress, stop_at, extra, events)}
+            with mark("results"):
+                rows = finish(plan, run_dir, extra)
+            report, summary = _conclude(plan, manifest, run_dir, rows)
         except (Interrupted, OutOfTime) as error:
             progress.close()
             raise type(error)(f"{error}; {_left(plan, run_dir)}; go on with: {resume_command(run_dir)}") from None
-        report, summary = _conclude(plan, manifest, run_dir, rows)
+        finally:
+            _save(plan, run_dir, events)
     own = [row["status"] for row in rows if row["source"] != "recorded"]
     if as_json:
         print_json({"run_dir": run_dir, "report": report, "summary": summary, "rows": rows})
@@ -204,23 +211,34 @@ def _run(plan: Sweep, manifest: Mapping[str, Any], run_dir: Path, max_time: floa
     return results.exit_code([*own, *(check["status"] for check in manifest.get("checks", ()))])
 
 
+def _save(plan: Sweep, run_dir: Path, events: Trace) -> None:
+    """Write the trace, if the run has one: of an interrupted run too."""
+    if not plan.trace:
+        return
+    try:
+        events.save(run_dir / TRACE_FILE)
+    except InputError as error:  # the run is worth more than its trace
+        say(f"no trace: {error}")
+
+
 def _execute(
-    plan: Sweep, run_dir: Path, progress: Progress, stop_at: float | None, extra: list[dict[str, Any]]
+    plan: Sweep, run_dir: Path, progress: Progress, stop_at: float | None, extra: list[dict[str, Any]], events: Trace
 ) -> dict[str, Any]:
     """Run the cases; return what the manifest learns from it."""
+    listener = events if plan.trace else None
     if plan.mode == "measure":
         from perfkit.device import gpu_lock
 
         # One run times a GPU at a time. The worker must not take this lock again.
         with gpu_lock(str(plan.gpu["uuid"])) if plan.worker_mode == "cuda" else nullcontext():
-            worker = measure(plan, run_dir, progress, stop_at)
+            worker = measure(plan, run_dir, progress, stop_at, listener)
         return {"worker": worker} if worker else {}
     from perfkit import predict
     from perfkit.checking import describe
 
-    checks = predict.predict_all(plan, run_dir, progress, stop_at)
+    checks = predict.predict_all(plan, run_dir, progress, stop_at, listener)
     for line in predict.failed_checks(checks):
-        _note(f"check: {line}")
+        say(f"check: {line}")
     extra += predict.recorded_rows(plan)
     return {"checks": [{"case": describe(case), "status": check.status, "reason": check.reason}
                        for case, check in checks.items()]}  # fmt: skip
@@ -241,12 +259,15 @@ def _conclude(
     found = summaries.summarize(rows, plan.cases, plan.profile, plan.roofs)
     results.write_manifest(run_dir, {**manifest, "ended": results.utc_now(), "statuses": found["statuses"],
                                      "aa_floor": found["aa_floor"]})  # fmt: skip
-    report = _report(run_dir)
+    with mark("report"):
+        report = _report(run_dir)
     clocks = [row["sm_clock_mhz"] for row in rows if row.get("sm_clock_mhz") and row["source"] == "measured"]
     gpu = {**plan.gpu, "sm_clock_mhz": median(clocks) if clocks else None}  # the driver's was that of an idle GPU
     tuned = plan.worker_mode == "cuda" and bool(plan.settings.get("tune"))
     lines = lastlines.lines(found, gpu, plan.roofs, tuned=tuned)
     steps = [f"report {report}" if report is not None else f"rows {run_dir}/results.csv"]
+    if plan.trace:
+        steps.append(f"trace {run_dir / TRACE_FILE} in ui.perfetto.dev")
     if any(status in results.INCOMPLETE for status in found["statuses"]):
         steps.append(f"resume {resume_command(run_dir)}")
     if plan.mode == "predict":
@@ -261,5 +282,5 @@ def _report(run_dir: Path) -> Path | None:
     try:
         return build_report([run_dir], run_dir / "report.html")
     except Exception as error:  # the rows are safe; a page can be made later
-        _note(f"no report: {type(error).__name__}: {error}; perfkit report {run_dir} tries again")
+        say(f"no report: {type(error).__name__}: {error}; perfkit report {run_dir} tries again")
         return None
