@@ -18,8 +18,8 @@ LAYERS = (
     "cases", "derive", "stats", "device", "ranges", "measure", "spec", "samples", "session", "touched", "tolerance",
     "checker", "verify_checker", "check", "ptxas", "compiled", "compile", "tune", "results", "trace", "cuda", "pacing",
     "priming", "tuning", "confirm", "steptimes", "beside", "bench", "roofs", "fake", "nsight", "worker", "child",
-    "progress", "runner", "checking", "sweep", "predict", "verify_table", "summary", "lastlines", "compare", "plan",
-    "precision", "probe", "doctor", "reports", "cli", "__main__",
+    "progress", "runner", "checking", "sweep", "predict", "verify_table", "summary", "lastlines", "profiling",
+    "compare", "plan", "precision", "probe", "doctor", "reports", "cli", "__main__",
 )  # fmt: skip
 
 
