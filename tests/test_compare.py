@@ -169,6 +169,7 @@ def test_the_margin_is_two_percent_or_four_floors():
         (made(0.05, -0.01, 0.12), "ambiguous", False, True),  # not known to be slower
         (made(-0.05, -0.06, -0.04), "faster", False, False),
         (made(0.0, -0.01, 0.01), "same", False, False),
+        (made(0.0, -0.035, 0.035, 0.01), "same", False, True),  # by a floor that is above the limit
     ],
 )
 def test_a_regression_is_slower_by_more_than_the_limit_in_the_middle_of_its_interval(found, judged, fails, may):

@@ -349,6 +349,20 @@ def test_the_table_folds_what_is_the_same_and_has_the_worst_first(base: Path, tm
     assert not any("the same, " in line for line in everything)
 
 
+def test_cases_of_one_name_are_told_apart(tmp_path: Path, capsys):
+    flags = {"batch": "256", "window": "8", "input_dtype": "bfloat16,float16"}
+    first = fake_run(tmp_path / "first", flags=flags)
+    names = by_case(document(capsys, first, first))
+    assert sorted(names) == sorted(f"B256 L8 replay {case['case_id']}" for case in names.values())
+
+
+def test_a_file_that_lies_beside_a_manifest_is_not_of_that_run(base: Path, tmp_path: Path, capsys):
+    folder = copied(base, tmp_path / "new")
+    (folder / "results.csv").rename(folder / "mine.csv")
+    data = document(capsys, base, folder / "mine.csv")
+    assert data["new"]["facts"]["driver"] is None and not data["new"]["samples"]
+
+
 def test_markdown_is_a_table_under_its_verdict(base: Path, slower: Path, capsys):
     code, out, _ = run(capsys, base, slower, "--markdown", "--fail-on-regression", "3")
     assert code == 1

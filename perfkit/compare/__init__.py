@@ -11,10 +11,11 @@ log ratios, of variances that may differ (:mod:`perfkit.compare.evidence`). Wher
 that its rows store take their place.
 
 What samples do not show. A run draws things that all its samples share: where memory lies, which configuration a
-search took, what else the machine did. Runs of the same code so differ by more than their samples say, by how much
-cannot be learned from two runs, and the spread over their cases does not tell either, since one kernel's change moves
-all its cases together. It is allowed for as a floor: 0.5 % (``--floor``), or a group's A/A difference where that is
-larger. The test is of a change beyond the floor, and intervals are wider by it on both sides.
+search took, what else the machine did; and samples that follow each other are more alike than independent ones. Runs of
+the same code so differ by more than their samples say. By how much cannot be learned from two runs, and the spread over
+their cases does not tell either, since one kernel's change moves all its cases together. It is allowed for as a floor:
+0.5 % (``--floor``), or a group's A/A difference where that is larger. The test is of a change beyond the floor, and
+intervals are wider by it on both sides.
 
 Many cases. Holm's correction holds the chance that two runs of the same code, which differ by no more than the floor,
 raise any alarm at 1 % (:mod:`perfkit.compare.verdicts`).

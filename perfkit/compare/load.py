@@ -13,6 +13,8 @@ from perfkit.errors import InputError
 from perfkit.files import read_json
 from perfkit.profiles import measured_files
 from perfkit.results import SCHEMA_VERSION, load_run, read_samples
+from perfkit.results.frame import CSV, PARQUET
+from perfkit.results.manifest import NAME as MANIFEST
 
 Row = Mapping[str, Any]
 #: Packages whose version may change a time.
@@ -27,7 +29,9 @@ class Run:
         name: as the user gave it.
         folder: where ``samples/`` is; None for rows without samples.
         rows: the measured rows by case_id, without those of ``--self-check``'s second control.
-        seconds: the rows of that second control by group_id.
+        controls: of these, the rows that ratios are to, by group_id.
+        seconds: the rows of the second control by group_id.
+        planned: the cases that it set out to run; a run that was cut short has no row of some.
         manifest: {} for a file without one.
         schemas: schema versions that are in the rows.
     """
@@ -35,7 +39,9 @@ class Run:
     name: str
     folder: Path | None
     rows: Mapping[str, Row]
+    controls: Mapping[str, Row]
     seconds: Mapping[str, Row]
+    planned: frozenset[str]
     manifest: Mapping[str, Any]
     schemas: tuple[str, ...]
 
@@ -48,16 +54,6 @@ class Run:
     def models(self) -> tuple[str, ...]:
         """Keys of its models."""
         return tuple(sorted({str(row.get("model")) for row in self.rows.values()}))
-
-    @property
-    def planned(self) -> frozenset[str]:
-        """The cases that it set out to run; a run that was cut short has no row of some."""
-        return frozenset(map(str, self.manifest.get("case_ids") or ()))
-
-    @property
-    def controls(self) -> dict[str, Row]:
-        """Rows that ratios are to, by group_id."""
-        return {row["group_id"]: row for row in self.rows.values() if is_control(row)}
 
     def series(self, case_id: str) -> dict[str, list[float]]:
         """Return a case's series of raw samples by name; {} if it has none here."""
@@ -110,14 +106,22 @@ def load(text: str) -> Run:
     if len(set(ids)) != len(ids):
         twice = next(one for one in ids if ids.count(one) > 1)
         raise InputError("is there twice; compare one run with one other", file=path, field="case_id", value=twice)
-    folder = path if path.is_dir() else path.parent
-    manifest = _manifest(path)
+    folder = _folder(path)
+    manifest = _manifest(path, folder)
     schemas = tuple(sorted({str(row["schema_version"]) for row in rows}))
     # Samples of another schema version are not read: the intervals in the rows are.
-    known = schemas == (str(SCHEMA_VERSION),) and (folder / "samples").is_dir()
-    second = [row for row in rows if alias(row) not in (None, "A")]
-    others = {row["case_id"]: row for row in rows if alias(row) in (None, "A")}
-    return Run(text, folder if known else None, others, {row["group_id"]: row for row in second}, manifest, schemas)
+    known = schemas == (str(SCHEMA_VERSION),) and folder is not None and (folder / "samples").is_dir()
+    first = [row for row in rows if alias(row) in (None, "A")]
+    return Run(
+        name=text,
+        folder=folder if known else None,
+        rows={row["case_id"]: row for row in first},
+        controls={row["group_id"]: row for row in first if is_control(row)},
+        seconds={row["group_id"]: row for row in rows if alias(row) not in (None, "A")},
+        planned=frozenset(map(str, manifest.get("case_ids") or ())),
+        manifest=manifest,
+        schemas=schemas,
+    )
 
 
 def _path(text: str) -> Path:
@@ -131,12 +135,17 @@ def _path(text: str) -> Path:
     raise InputError("no such run, file or shipped measurement", value=text, allowed=list(shipped))
 
 
-def _manifest(path: Path) -> dict[str, Any]:
-    folder = path if path.is_dir() else path.parent
-    for file in (path.with_name(f"{path.stem}.manifest.json"), folder / "manifest.json"):
-        if file.is_file():
-            return read_json(file)
-    return {}
+def _folder(path: Path) -> Path | None:
+    """Return the run folder of a path: itself, or where a file of results lies; None for any other file."""
+    if path.is_dir():
+        return path
+    return path.parent if path.name in (CSV, PARQUET) else None
+
+
+def _manifest(path: Path, folder: Path | None) -> dict[str, Any]:
+    """Return the manifest of a run folder, or of a shipped file; {} where there is none."""
+    file = path.with_name(f"{path.stem}.manifest.json") if folder is None else folder / MANIFEST
+    return read_json(file) if file.is_file() else {}
 
 
 def check_comparable(base: Run, new: Run, *, force: bool) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,12 +37,13 @@ def compare(
     matched = (_match(base, new, case_id, floor) for case_id in ids)
     found = [case for case in matched if case is not None]
     if not any(case.change is not None or case.broke for case in found):
-        raise InputError(f"nothing to compare: no case has a ratio in both runs; {found[0].name}: {found[0].reason}",
-                         value=f"{base.name} {new.name}")  # fmt: skip
+        raise InputError(f"nothing to compare: no case has a ratio in both runs; {found[0].name}: {found[0].reason}")
     adjusted = iter(holm([case.change.p for case in found if case.change is not None]))
     judged = [case if case.change is None else _judge(case, case.change, next(adjusted)) for case in found]
     judged.sort(key=_order)
-    return Comparison(base, new, tuple(judged), tuple(_controls(base, new, floor)), tuple(overruled), floor, fail_on)
+    return Comparison(
+        base, new, tuple(_told_apart(judged)), tuple(_controls(base, new, floor)), tuple(overruled), floor, fail_on
+    )
 
 
 def _check_overlap(base: Run, new: Run) -> None:
@@ -54,7 +56,7 @@ def _check_overlap(base: Run, new: Run) -> None:
         text = "only controls are in both runs, whose ratio is 1 by definition"
     else:
         text = f"no case of one run is in the other: BASE has {_holds(base)}, NEW has {_holds(new)}"
-    raise InputError(f"nothing to compare: {text}", value=f"{base.name} {new.name}")
+    raise InputError(f"nothing to compare: {text}")
 
 
 def _holds(run: Run) -> str:
@@ -129,6 +131,13 @@ def _judge(case: Compared, found: Change, p_adjusted: float) -> Compared:
                if side.evidence is not None and (side.evidence.n or 2) < 2]  # fmt: skip
         reason = f"one sample in {' and '.join(few)}" if few else "too few or too noisy samples"
     return replace(case, verdict=judged, p=p_adjusted, reason=reason)
+
+
+def _told_apart(cases: Sequence[Compared]) -> Iterable[Compared]:
+    """Yield the cases; where a name stands for several, as of runs of two input dtypes, each has its id beside it."""
+    names = Counter(case.name for case in cases)
+    for case in cases:
+        yield case if names[case.name] == 1 else replace(case, name=f"{case.name} {case.case_id}")
 
 
 def _order(case: Compared) -> tuple[Any, ...]:

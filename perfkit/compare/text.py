@@ -11,7 +11,7 @@ from perfkit.compare.verdicts import SAME, VERDICTS
 from perfkit.lastlines import us
 from perfkit.progress import count
 
-COLUMNS = ("case", "verdict", "change", "95 % interval", "of control", "absolute", "p", "note")
+COLUMNS = ("case", "verdict", "change", "95 % interval", "of control", "absolute", "adjusted p", "note")
 #: Names that one line has at most.
 MAX_NAMES = 8
 

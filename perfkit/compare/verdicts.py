@@ -69,4 +69,4 @@ def is_regression(change: Change, found: Verdict, percent: float) -> bool:
 
 def may_be_regression(change: Change, found: Verdict, percent: float) -> bool:
     """Say whether a case that does not fail may still be above the limit: its interval reaches there."""
-    return found in ("slower", "ambiguous") and change.hi * 100 > percent and not is_regression(change, found, percent)
+    return found != "faster" and change.hi * 100 > percent and not is_regression(change, found, percent)
