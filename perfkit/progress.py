@@ -49,7 +49,9 @@ class Progress:
 
 
 def result_text(status: str, row: Mapping[str, Any], reason: str | None) -> str:
-    """Return a case's result for one progress line."""
+    """Return a case's result for one progress line: its text if it has one, else its time."""
+    if status == "ok" and row.get("text"):
+        return str(row["text"])
     time_us = row.get("time_us")
     if status == "ok" and time_us is not None:
         return f"{time_us:.4g} us"

@@ -1,4 +1,4 @@
-"""One process that runs cases in one mode: ``python -m perfkit.worker --mode interpret|compile|cuda|fake``.
+"""One process that runs cases in one mode: ``python -m perfkit.worker --mode interpret|compile|cuda|fake|roofs``.
 
 The parent writes one JSON request per line on stdin; the worker answers with one JSON event per line on its original
 stdout. File descriptor 1 is duplicated first and then points at stderr, so that nothing a kernel or a library prints
@@ -45,6 +45,7 @@ HANDLERS = MappingProxyType(
         "interpret": "perfkit.check",
         "compile": "perfkit.compile",
         "fake": "perfkit.fake",
+        "roofs": "perfkit.roofs.handler",
     }
 )
 #: Words in the message of a CUDA error after which the context cannot be used again.

@@ -6,8 +6,8 @@
 #   --out DIR       where results go, new or existing (default: runs/gpu-<UTC time>)
 #   --wheels DIR    wheels of packages that Python lacks here; unpacked into a temporary folder, nothing is installed
 #   --tests         every test marked `gpu`
-#   --roofs         measure this GPU's roofs into DIR/<gpu>-roofs.yaml
-#   --use-roofs     the same, and put them where the sweeps after it (and all later commands) find them
+#   --roofs         measure this GPU's roofs twice into DIR/<gpu>-roofs.yaml; 2 % between the two are a failure
+#   --use-roofs     the same, and let the sweeps after it go by them
 #   --sweep …       perfkit sweep --model MODEL FLAG… into DIR/<model>, and all of that folder in DIR/<model>.tar.gz
 #   --quick         fewer points: three sizes for roofs, the preset `quick` for sweeps
 #
@@ -74,14 +74,6 @@ part() { # part NAME COMMAND…: run, log, remember; never fails
     return "$code"
 }
 
-roof_part() {
-    local folder
-    folder=$(mktemp -d "$site/roofs.XXXX")
-    "$PYTHON" -m perfkit.roofs --out "$folder" ${quick:+--quick} || return
-    cp "$folder"/*-roofs.yaml "$out/" || return
-    [ -z "$use" ] || { mkdir -p perfkit/profiles/measured && cp "$folder"/*-roofs.yaml perfkit/profiles/measured/; }
-}
-
 part gpu "$PYTHON" -c 'from perfkit import device, errors
 try:
     gpu = device.visible_gpu()
@@ -92,7 +84,12 @@ print(gpu.name, gpu.uuid, "driver", gpu.driver)' || exit 1
 # Options of pyproject.toml that need a plug-in would be errors where pytest-timeout or -xdist is missing.
 [ -z "$tests" ] || PERFKIT_GPU_TESTS=1 part tests "$PYTHON" -m pytest -q -p no:cacheprovider -m gpu \
     -o addopts='--import-mode=importlib -ra' tests
-[ -z "$roofs" ] || part roofs roof_part
+if [ -n "$roofs" ]; then # two runs: the second shows that the first can be trusted
+    how=(--repeat 2)
+    [ -z "$quick" ] || how=(--quick)
+    part roofs "$PYTHON" -m perfkit roofline --out "$out" "${how[@]}"
+    [ -z "$use" ] || export PERFKIT_ROOFS=$out
+fi
 for sweep in ${sweeps[@]+"${sweeps[@]}"}; do
     read -ra words <<<"$sweep"
     name=$(basename "${words[0]}" .json | tr -c 'A-Za-z0-9._\n-' -)

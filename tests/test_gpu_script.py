@@ -11,11 +11,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 STUB = r"""#!/usr/bin/env bash
-echo "${*//$'\n'/ } | GPU_TESTS=${PERFKIT_GPU_TESTS:-} INTERPRET=${TRITON_INTERPRET:-}" >>"$CALLS"
+set -- "${@//$'\n'/ }"
+echo "$* | ROOFS=${PERFKIT_ROOFS:-} GPU_TESTS=${PERFKIT_GPU_TESTS:-} INTERPRET=${TRITON_INTERPRET:-}" >>"$CALLS"
 case "$*" in
     *device*) exit "${NO_GPU:-0}" ;;
-    *perfkit.roofs*) while [ $# -gt 1 ]; do shift; done; [ "$1" != --quick ] || exit 3
-                     echo 'gpu: x' >"$1/x-roofs.yaml" ;;
+    *roofline*--quick) exit 3 ;;
+    *roofline*) echo 'gpu: x' >"$5/x-roofs.yaml" ;;
     *sweep*broken*) exit 3 ;;
     *sweep*) while [ "$1" != --out ]; do shift; done; mkdir -p "$2/samples"; echo rows >"$2/results.csv"
              echo '{}' >"$2/samples/a.json" ;;
@@ -28,7 +29,9 @@ def _script(tmp_path: Path, *args: str, **extra: str) -> tuple[subprocess.Comple
     stub.write_text(STUB)
     stub.chmod(0o755)
     calls.touch()
-    env = os.environ | {"PYTHON": str(stub), "CALLS": str(calls), "TRITON_INTERPRET": "1"} | extra
+    env = (
+        os.environ | {"PYTHON": str(stub), "CALLS": str(calls), "TRITON_INTERPRET": "1", "PERFKIT_ROOFS": "own"} | extra
+    )
     command = ["bash", str(ROOT / "scripts" / "gpu.sh"), *args]
     done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=60)
     return done, calls.read_text().splitlines()[1:]  # the first looks for the GPU
@@ -39,9 +42,10 @@ def test_every_part_runs_and_results_are_packed(tmp_path: Path) -> None:
     done, calls = _script(tmp_path, "--tests", "--roofs", *sweeps, "--out", "out")
     assert done.returncode == 0, done.stderr
     tests, roofs, first, second, third = calls
-    assert "-m pytest -q -p no:cacheprovider -m gpu" in tests and tests.endswith("| GPU_TESTS=1 INTERPRET=")
-    assert "-m perfkit.roofs --out" in roofs and "--quick" not in roofs and roofs.endswith("GPU_TESTS= INTERPRET=")
+    assert "-m pytest -q -p no:cacheprovider -m gpu" in tests and tests.endswith(" GPU_TESTS=1 INTERPRET=")
     out = tmp_path / "out"
+    assert roofs == f"-m perfkit roofline --out {out} --repeat 2 | ROOFS=own GPU_TESTS= INTERPRET="
+    assert all("| ROOFS=own " in call for call in (first, second, third))
     assert f"sweep --model nemotron-super --batch 1,2 --out {out}/nemotron-super |" in first
     assert f"--out {out}/nemotron-super-2 |" in second
     assert f"--model at/my.config.json --out {out}/my.config |" in third
@@ -52,6 +56,12 @@ def test_every_part_runs_and_results_are_packed(tmp_path: Path) -> None:
     assert [line.split()[:2] for line in table if " ok " in line][:2] == [["gpu", "ok"], ["tests", "ok"]]
     assert sum(" ok " in line for line in table) == 6
     assert (out / "gpu.log").read_text() == done.stdout
+
+
+def test_sweeps_go_by_the_roofs_where_asked(tmp_path: Path) -> None:
+    done, (roofs, sweep) = _script(tmp_path, "--use-roofs", "--sweep", "good", "--out", "out")
+    assert done.returncode == 0 and (tmp_path / "out" / "x-roofs.yaml").exists()
+    assert "| ROOFS=own " in roofs and f"| ROOFS={tmp_path / 'out'} " in sweep
 
 
 def test_a_failing_part_does_not_stop_the_others(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_environment_of_each_mode(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_modes_are_the_contracts():
-    assert set(worker.HANDLERS) == {"cuda", "interpret", "compile", "fake"}
+    assert set(worker.HANDLERS) == {"cuda", "interpret", "compile", "fake", "roofs"}
     done = subprocess.run([sys.executable, "-m", "perfkit.worker", "--mode", "dance"], capture_output=True, text=True,
                           env=worker_env("fake"))  # fmt: skip
     assert done.returncode == 2

@@ -77,6 +77,13 @@ class Monitor:
         reasons = read(self._nvml, self._function, self._handle) if self._function else None
         return Snapshot(reasons, read(self._nvml, "nvmlDeviceGetClockInfo", self._handle, SM_CLOCK))
 
+    def power_w(self) -> float | None:
+        """Return the power that the driver reads now, in watts; on newer GPUs a mean over the last second."""
+        if self._nvml is None:
+            return None
+        milliwatts = read(self._nvml, "nvmlDeviceGetPowerUsage", self._handle)
+        return None if milliwatts is None else milliwatts / 1000
+
     @staticmethod
     def judge(before: Snapshot, after: Snapshot) -> Verdict:
         """Say whether a sample between two snapshots is spoiled.

@@ -1,0 +1,300 @@
+"""``perfkit roofline``: measuring through a worker that has a bench with known figures, and showing what is known."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfkit import device
+from perfkit.cli import app, roofline_measure
+from perfkit.profiles import load_gpu, read_roofs, roofs_folder
+from perfkit.roofline import roofs_for
+
+STUB = Path(__file__).with_name("roofsbench.py")
+SHIPPED = Path(__file__).parent.parent / "perfkit" / "profiles" / "measured" / "h200-sxm-roofs.yaml"
+
+
+def _facts(**changes: object) -> device.DeviceFacts:
+    fields = dict.fromkeys(device.DeviceFacts.__dataclass_fields__, None) | {
+        "name": "NVIDIA H200", "memory_total_mib": 143771, "driver": "580.159", "sm_clock_max_mhz": 1980,
+        "power_limit_w": 700.0, "clock_reasons": (), "processes": ()}  # fmt: skip
+    return device.DeviceFacts(**(fields | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the user's own roofs go; it is not there yet."""
+    folder = tmp_path / "data" / "roofs"
+    monkeypatch.setenv("PERFKIT_ROOFS", str(folder))
+    return folder
+
+
+@pytest.fixture
+def nothing(own: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without a GPU."""
+    monkeypatch.setattr(device, "usable_gpu", lambda: None)
+    return own
+
+
+@pytest.fixture
+def h200(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with an H200, whose worker is the stub."""
+    facts = _facts(uuid=f"GPU-{tmp_path.name}", visible=f"GPU-{tmp_path.name}")
+    monkeypatch.setattr(device, "usable_gpu", lambda: facts)
+    monkeypatch.setattr(roofline_measure, "worker_argv", lambda mode: [sys.executable, str(STUB), mode])
+    monkeypatch.setenv("RUNS", str(tmp_path / "runs"))
+    return own
+
+
+def _json(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> dict[str, Any]:
+    assert app.run(["roofline", *args, "--json"]) == code
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def _fails(capsys: pytest.CaptureFixture[str], *args: str, code: int) -> str:
+    """Return the one line on stderr, after whatever progress there was."""
+    assert app.run(["roofline", *args]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = [line for line in captured.err.splitlines() if line.startswith("perfkit: error: ")]
+    assert captured.err.splitlines()[-1] == line and "Traceback" not in captured.err
+    return line.removeprefix("perfkit: error: ")
+
+
+# -- without a GPU ---------------------------------------------------------------------------------------------------
+
+
+def test_what_every_command_uses_for_a_gpu_that_is_not_here(nothing: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["roofline"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("there is no usable GPU here") and "NVIDIA H200 SXM 141GB" in captured.err
+    lines = captured.out.splitlines()
+    assert lines[0] == "SHIPPED   NVIDIA H200 SXM 141GB, driver 580.159.04"
+    assert lines[-1] == f"roofs     shipped, measured 2026-11-30: {SHIPPED}"
+    assert re.search(r"^1 MiB +520 +512 +511 +747$", captured.out, re.MULTILINE)
+    assert re.search(r"^2160 MiB +4,077 +3,949 +3,829$", captured.out, re.MULTILINE)
+    assert "L2        not measured; 1.5 times DRAM stands in" in lines
+    assert "costs     launch from Python 16.7 us, node of a graph 0.497 us" in lines
+    assert not nothing.exists()  # showing leaves nothing behind
+
+
+def test_a_named_gpu_needs_no_note(nothing: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["roofline", "--gpu", "b200"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert captured.out.startswith("DATASHEET NVIDIA B200")
+    assert "roofs     datasheet, uncalibrated: 7,700 GB/s of the datasheet, times what an H200" in captured.out
+    data = _json(capsys, "--gpu", "b200")
+    assert data["roofs_used"] == {"source": "datasheet", "origin": "datasheet", "date": None, "file": None,
+                                  "text": "datasheet, uncalibrated"}  # fmt: skip
+    assert data["datasheet"] == {"bandwidth_gb_s": 7700.0, "bf16_tflops": 2250.0, "tf32_tflops": 1125.0,
+                                 "fp32_tflops": 75.0, "l2_mib": 126.0}  # fmt: skip
+    roofs = roofs_for(load_gpu("b200"))
+    for point in data["roofs"]["points"]:
+        reads = point["bytes"] * (1.0 if point["kind"] == "read" else 0.5)
+        time_us = roofs.time_us(reads, point["bytes"] - reads) + roofs.graph_node_us
+        assert point["bandwidth_gb_s"] == pytest.approx(point["bytes"] / time_us / 1e3)
+    assert (data["measured"], data["saved"], data["agreement"], data["comparison"]) == (False, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "line"),
+    [
+        (["--quick"], 3, "there is no usable GPU here: nothing was measured (perfkit doctor says what works)"),
+        (["--repeat", "2"], 3, "there is no usable GPU here: nothing was measured (perfkit doctor says what works)"),
+        (["--out", "x.yaml"], 3, "there is no usable GPU here: nothing was measured"),
+        (["--gpu", "h201"], 2, "gpu: 'h201': unknown GPU"),
+        (["--repeat", "0"], 2, "--repeat: 0: must be from 1 to 10"),
+        (["--tolerance", "0"], 2, "--tolerance: 0.0: must be above 0 and below 100"),
+        (["--show", "--quick"], 2, "--quick: is for a measurement, and --show makes none"),
+        (["--file", "x.yaml", "--repeat", "2"], 2, "--repeat: is for a measurement, and --file makes none"),
+        (["--file", "x.yaml", "--gpu", "b200"], 2, "--file: 'x.yaml': says itself which GPU it is of"),
+        (["--file", "no.yaml"], 2, "no.yaml: no such file"),
+        (["--compare", "no.yaml"], 2, "no.yaml: no such file"),
+        (["--gpu", "b200", "--compare", str(SHIPPED)], 2,
+         f"{SHIPPED}: gpu: 'h200-sxm': roofs of another GPU, not of b200"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line(
+    nothing: Path, capsys: pytest.CaptureFixture[str], args: list[str], code: int, line: str
+) -> None:
+    assert _fails(capsys, *args, code=code).startswith(line)
+    assert not nothing.exists()
+
+
+def test_files_are_shown_and_compared(nothing: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = SHIPPED.read_text()
+    other = tmp_path / "other.yaml"
+    other.write_text(text.replace("bandwidth_gb_s: 4186.11, lo: 4184.15", "bandwidth_gb_s: 4086.11, lo: 4080"))
+    data = _json(capsys, "--file", str(other), "--compare", str(SHIPPED), code=1)
+    assert data["roofs_used"]["text"] == f"{other}, measured 2026-11-30"
+    assert data["comparison"]["of"] == "inplace 2048 MiB" and not data["comparison"]["within"]
+    assert data["comparison"]["largest"] == pytest.approx(4186.11 / 4086.11 - 1)
+    assert len(data["comparison"]["roofs"]) == 40
+    changed = [one for one in data["comparison"]["roofs"] if one["change"]]
+    assert changed == [{"name": "inplace 2048 MiB", "unit": "GB/s", "base": 4186.11, "new": 4086.11,
+                        "change": pytest.approx(4086.11 / 4186.11 - 1)}]  # fmt: skip
+    assert app.run(["roofline", "--file", str(other), "--compare", str(SHIPPED), "--tolerance", "3"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("FILE      NVIDIA H200") and "roofs     " + str(other) + ", measured 2026-11-30" in out
+    assert (
+        f"compared  with {SHIPPED}: largest difference 2.45% (inplace 2048 MiB: 4186 and 4086 GB/s), within 3%" in out
+    )
+    assert "inplace 2048 MiB: 4186 -> 4086 GB/s (-2.39%)" in out
+
+
+def test_nothing_is_compared_with_a_datasheet(
+    nothing: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(SHIPPED.read_text().replace("h200-sxm", "b200"))
+    assert "nobody measured the roofs of NVIDIA B200" in _fails(
+        capsys, "--gpu", "b200", "--compare", str(other), code=2
+    )
+
+
+# -- with a GPU ------------------------------------------------------------------------------------------------------
+
+
+def test_measured_roofs_are_what_every_later_command_uses(
+    h200: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = h200 / "h200-sxm-roofs.yaml"
+    assert app.run(["roofline", "--repeat", "2"]) == 0
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+    assert lines[0] == "MEASURED  NVIDIA H200 SXM 141GB, driver 580.159, SM 1965 MHz, power limit 700 W"
+    assert re.search(r"^2048 MiB +4,4\d\d +3,8\d\d +3,9\d\d +4,2\d\d$", captured.out, re.MULTILINE)
+    assert re.search(r"^90 MiB +4,0\d\d +3,8\d\d +3,7\d\d +3,7\d\d +3,6\d\d$", captured.out, re.MULTILINE)
+    assert "L2        reads at 7,0" in captured.out
+    assert "BF16 tensor 700 TFLOP/s (71% of the datasheet, 1650 MHz, 700 W, at the power cap); TF32" in captured.out
+    assert "runs      largest difference 0.00% (" in captured.out and "within 2%; 55 roofs compared" in captured.out
+    date = read_roofs(path)["date"]
+    assert lines[-1] == f"roofs     measured here {date}: every later command goes by {path}"
+    # One process a run, on that GPU alone; progress of each figure on stderr.
+    runs = [line.split() for line in (tmp_path / "runs").read_text().splitlines()]
+    assert len({pid for pid, *_ in runs}) == 2
+    assert {(gpu, visible) for _, gpu, visible in runs} == {("h200-sxm", f"GPU-{tmp_path.name}")}
+    assert "[58/112] run 2 of 2: read 1 MiB: " in captured.err
+    assert "[112/112] run 2 of 2: fp32 products: 50 TFLOP/s" in captured.err
+    data = read_roofs(path)
+    assert (data["schema"], data["runs"], data["spread"], data["name"]) == (2, 2, 0.0, "NVIDIA H200")
+    roofs = roofs_for(load_gpu("h200"))
+    assert (roofs.origin, roofs.file, roofs.read_gb_s) == ("here", str(path), pytest.approx(4500, rel=5e-3))
+    # Shown again where there is no need to measure.
+    assert app.run(["roofline", "--show"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("YOUR OWN  NVIDIA H200") and f"roofs     measured here {date}: {path}" in out
+
+
+def test_json_has_everything(h200: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = _json(capsys, "--compare", str(SHIPPED), code=1)
+    assert data["measured"] and data["saved"] == str(h200 / "h200-sxm-roofs.yaml") and data["unsaved"] is None
+    assert data["roofs_used"]["origin"] == "here" and data["roofs"]["gpu"] == "h200-sxm"
+    assert len(data["roofs"]["points"]) == 48 and len(data["roofs"]["l2"]) == 4 and len(data["roofs"]["rates"]) == 3
+    assert data["agreement"] is None and len(data["comparison"]["roofs"]) == 40  # those that the shipped file has
+    assert data["roofs"] == read_roofs(Path(data["saved"]))
+
+
+def test_runs_that_differ_are_not_what_later_commands_use(
+    h200: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OFF", "0.97")
+    monkeypatch.setenv("OF", "write")
+    assert app.run(["roofline", "--repeat", "2"]) == 1
+    captured = capsys.readouterr()
+    assert re.search(r"runs      largest difference 3\.\d\d% \(write \d+ MiB: .*MORE than 2%", captured.out)
+    assert captured.out.splitlines()[-1] == (
+        "roofs     not saved: the runs differ; see that nothing else uses the GPU, and measure again")  # fmt: skip
+    assert list(h200.iterdir()) == []
+    out = tmp_path / "out"
+    out.mkdir()
+    (tmp_path / "runs").unlink()
+    data = _json(capsys, "--repeat", "2", "--out", str(out), code=1)
+    assert data["saved"] == str(out / "h200-sxm-roofs.yaml") and not data["agreement"]["within"]
+    assert read_roofs(Path(data["saved"]))["spread"] == pytest.approx(data["agreement"]["largest"], rel=1e-5)
+    (tmp_path / "runs").unlink()
+    assert app.run(["roofline", "--repeat", "2", "--tolerance", "4"]) == 0
+    assert (h200 / "h200-sxm-roofs.yaml").exists()
+
+
+def test_a_quick_look_is_saved_only_where_asked(h200: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["roofline", "--quick"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "roofs     not saved: --quick has few sizes; --out says where to")  # fmt: skip
+    assert not h200.exists()
+    assert app.run(["roofline", "--quick", "--out", str(tmp_path / "q.yaml")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"roofs     saved to {tmp_path / 'q.yaml'}; ")
+    assert len(read_roofs(tmp_path / "q.yaml")["points"]) == 4 * 3 + 5
+    assert not h200.exists() and roofs_for(load_gpu("h200")).origin == "shipped"
+
+
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        ("refuse", "too little free GPU memory for a stream of 1 MiB"),
+        ("die", "the worker ended: exit code 7: CUDA error: unspecified launch failure"),
+        ("hang", "nothing was measured for 0.5 s: the GPU hangs; see nvidia-smi"),
+        ("nothing", "the worker measured nothing, and does not say why"),
+        ("unready", "the worker ended before it was ready: exit code 1: torch sees no CUDA device"),
+    ],
+)
+def test_a_worker_that_fails_leaves_the_roofs_as_they_were(
+    h200: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fault: str, line: str
+) -> None:
+    h200.mkdir(parents=True)
+    path = h200 / "h200-sxm-roofs.yaml"
+    path.write_text(SHIPPED.read_text())
+    monkeypatch.setenv("FAULT", fault)
+    if fault == "hang":
+        monkeypatch.setattr(roofline_measure, "SILENT_S", 0.5)
+    assert _fails(capsys, code=3).startswith(line)
+    assert [item.name for item in h200.iterdir()] == [path.name] and path.read_text() == SHIPPED.read_text()
+    with device.gpu_lock(device.usable_gpu().uuid):  # free again
+        pass
+
+
+def test_a_gpu_that_another_run_times_is_left_alone(h200: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with device.gpu_lock(device.usable_gpu().uuid):
+        assert "another perfkit run" in _fails(capsys, code=3)
+
+
+def test_a_place_that_cannot_be_written_is_found_first(
+    h200: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "no" / "roofs.yaml"
+    assert _fails(capsys, "--out", str(missing), code=2) == (
+        f"--out: '{missing}': cannot write: No such file or directory")  # fmt: skip
+    monkeypatch.setenv("PERFKIT_ROOFS", "/proc/roofs")
+    assert _fails(capsys, code=2).endswith("cannot write: No such file or directory; --out says where else")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_only_whole_gpus_with_a_profile_are_measured(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for changes, line in (
+        ({"mig_uuid": "MIG-1"}, "NVIDIA H200 is a MIG instance: its bandwidth is not the GPU's"),
+        ({"name": "NVIDIA H900"}, "no profile for NVIDIA H900 with 143771 MiB"),
+    ):
+        monkeypatch.setattr(device, "usable_gpu", lambda changes=changes: _facts(**changes))
+        assert _fails(capsys, code=3).startswith(line)
+        assert app.run(["roofline", "--gpu", "h200"]) == 0  # a GPU that is not here, as far as roofs go
+        assert capsys.readouterr().out.startswith("SHIPPED")
+    monkeypatch.setattr(device, "usable_gpu", lambda: _facts())
+    assert _fails(capsys, "--gpu", "b200", "--quick", code=3).startswith("this machine has NVIDIA H200: nothing was")
+
+
+def test_a_damaged_file_of_ones_own_is_named(nothing: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nothing.mkdir(parents=True)
+    path = nothing / "h200-sxm-roofs.yaml"
+    path.write_text("schema: 7\n")
+    assert roofs_folder() == nothing
+    assert _fails(capsys, "--gpu", "h200", code=2).startswith(
+        f"{path}: schema: '7': another schema version; measure again with `perfkit roofline`"
+    )
