@@ -200,7 +200,8 @@ class Group:
     def _finish(self, item: _Running, series: Mapping[str, Series], control: Case | None) -> None:
         mine = series[item.case.id]
         row = item.row | {
-            "n_samples": len(mine.times), "n_throttled": len(mine.throttled), "stop_reason": mine.stop_reason,
+            "n_samples": len(mine.times), "n_throttled": len(mine.throttled) if mine.known else None,
+            "stop_reason": mine.stop_reason,
             "sm_clock_mhz": mine.clock_mhz, "throttle_reasons": ", ".join(sorted(mine.reasons)) or None,
         }  # fmt: skip
         samples = {"time_us": mine.times, "round": mine.rounds, "throttled_us": mine.throttled}

@@ -34,11 +34,12 @@ from typing import Any
 
 import numpy as np
 
+from perfkit.cases import CONTROL
 from perfkit.errors import InputError
 from perfkit.method import Case, Point, constant_acceptance
 from perfkit.ranges import case_name, mark
 from perfkit.shape import DTYPE_BYTES
-from perfkit.stats import Stopping, median_interval, p99
+from perfkit.stats import Stopping, aa_difference, median_interval, p99
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -340,6 +341,16 @@ def _single_steps(item: _Running, steps: int, noise: float) -> list[float]:
     return [float(time) for time in times * np.exp(noise * item.noise.standard_normal(steps))]
 
 
+def _aa_difference(item: _Running, noise: float, seed: int) -> float | None:
+    """Return how far the control lies from a second series of itself, as a group on a GPU has one; None of others."""
+    count = len(item.times)
+    if item.case.method != CONTROL[item.case.phase] or count < 2:
+        return None
+    random = np.random.default_rng([seed, int(item.case.id, 16), 1])
+    again = item.truth.time_us * np.exp(noise * random.standard_normal(count))
+    return aa_difference(item.times, again, seed=seed).value
+
+
 def _finish(item: _Running, rule: Stopping, option: Mapping[str, float], seed: int, emit: Emit) -> None:
     """Emit the result of a case that was timed."""
     count = len(item.times)
@@ -366,5 +377,6 @@ def _finish(item: _Running, rule: Stopping, option: Mapping[str, float], seed: i
             "steps_per_sample": steps,
             "sm_clock_mhz": 1980.0,
             "throttle_reasons": "power cap" if item.dropped else None,
+            "aa_difference": _aa_difference(item, option["noise"], seed),
         }
         _result(item, "ok", None, row, emit, step_us=single)

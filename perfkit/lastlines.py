@@ -91,13 +91,49 @@ def counts_line(summary: Mapping[str, Any]) -> str:
             reason = reasons.get(status)
             parts.append(f"{number} {status}" + (f" ({reason[:120]})" if reason else ""))
     text = ", ".join(parts)
-    if summary["source"] == "measured":
-        text += f"; {count(summary['throttled_samples'], 'sample')} throttled"
     worst, quoted = summary["aa_floor"], summary["aa_reference"]
+    if summary["source"] == "measured":
+        text += f"; {_throttled_text(summary)}"
+        if worst is None:
+            text += "; A/A floor unknown"
     if quoted is not None and summary["control"]:
         text += f"; A/A floor {quoted:.1%} at B={summary['control']['batch']}, {worst:.1%} at worst"
     elif worst is not None:
         text += f"; A/A floor {worst:.1%}"
+    return text
+
+
+def _throttled_text(summary: Mapping[str, Any]) -> str:
+    dropped = summary["throttled_samples"]
+    if dropped is None:
+        return "throttled samples unknown: the driver does not say"
+    reasons = f" ({'; '.join(summary['throttle_reasons'])})" if dropped else ""
+    return f"{count(dropped, 'sample')} throttled{reasons}"
+
+
+def clock_text(clock: Mapping[str, Any] | None, power_limit_w: float | None = None) -> str | None:
+    """Return how the GPU fared over the whole run, by :func:`perfkit.device.clock_summary`; None without a log."""
+    if clock is None:
+        return None
+
+    def spread(name: str, unit: str) -> str | None:
+        found = clock[name]
+        if found is None:
+            return None
+        low, middle, high = (f"{found[which]:.0f}" for which in ("min", "median", "max"))
+        return f"{middle} {unit}" + ("" if low == high else f" [{low},{high}]")
+
+    power = spread("power_w", "W")
+    if power is not None and power_limit_w:
+        power += f" of {power_limit_w:.0f}"
+    clocks = {"SM": spread("sm_clock_mhz", "MHz"), "memory": spread("memory_clock_mhz", "MHz"), "": power,
+              " ": spread("temperature_c", "C")}  # fmt: skip
+    parts = [f"{name} {text}".strip() for name, text in clocks.items() if text is not None] or ["idle throughout"]
+    text = f"{', '.join(parts)}; throttled in {clock['throttled']} of {count(clock['readings'], 'reading')}"
+    if clock["reasons"]:
+        text += f" ({', '.join(clock['reasons'])})"
+    if clock["others"]:
+        text += f"; {count(clock['others'], 'other process', 'other processes')} on this GPU"
     return text
 
 
@@ -221,6 +257,7 @@ def lines(summary: Mapping[str, Any], gpu: Mapping[str, Any], roofs: Roofs | Non
 
     if summary["source"] == "measured":
         say("MEASURED", device_text(gpu, summary["l2_states"]))
+        say("clock", clock_text(summary.get("clock"), gpu.get("power_limit_w")))
     elif summary["source"] == "predicted":
         kind = _model_text(roofs, summary["fits"]) if roofs is not None else "no roofs"
         some = "kernels checked" if "no" not in summary["checked"] else "not all kernels checked"

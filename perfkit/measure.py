@@ -105,7 +105,7 @@ class Subject:
 
 @dataclass(slots=True)
 class Series:
-    """The samples of one subject, in microseconds per unit."""
+    """The samples of one subject, in microseconds per unit; ``known``: the driver said of each if it throttled."""
 
     times: list[float] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
@@ -113,6 +113,7 @@ class Series:
     clocks: list[int] = field(default_factory=list)
     reasons: set[str] = field(default_factory=set)
     stop_reason: str | None = None
+    known: bool = True
 
     def interval(self, seed: int = 0) -> Interval:
         """Return the median with its bootstrap interval."""
@@ -193,11 +194,14 @@ def _sample(subject: Subject, series: Series, index: int, clock: Clock, monitor:
     value = subject.time_us(clock) / subject.units
     if monitor is not None:
         verdict = monitor.judge(before, monitor.snapshot())
+        series.known &= verdict.known
         if verdict.sm_clock_mhz is not None:
             series.clocks.append(verdict.sm_clock_mhz)
         if verdict.throttled:
             series.throttled.append(value)
             series.reasons.update(verdict.reasons)
             return
+    else:
+        series.known = False
     series.times.append(value)
     series.rounds.append(index)

@@ -96,6 +96,10 @@ class Runner:
         progress: what the user sees.
         name: what a case is called there.
         trace: where ranges of workers and cases go; None without a trace.
+
+    Attributes:
+        pids: process ids of all workers so far.
+        info: what the last one said of itself.
     """
 
     def __init__(
@@ -112,6 +116,7 @@ class Runner:
         self._spawn, self._settings, self._limits, self._progress = spawn, dict(settings), limits, progress
         self._child: Child | None = None
         self._shown: set[str] = set()
+        self.pids: set[int] = set()
         self.info: dict[str, Any] = {}
 
     def __enter__(self) -> Runner:
@@ -141,6 +146,7 @@ class Runner:
         for attempt in (1, 2):
             if self._child is None:
                 self._child = self._spawn()
+                self.pids.add(self._child.pid)
                 try:
                     with mark("wait/worker", pid=self._child.pid, attempt=attempt):
                         self.info = self._child.wait_ready(self._limits.start_s)

@@ -36,7 +36,8 @@ def summarize(rows: Sequence[Row], cases: Mapping[str, Case], gpu: Gpu | None, r
         "total": len(own),
         "statuses": _statuses(own),
         "reasons": _reasons(own),
-        "throttled_samples": int(sum(row.get("n_throttled") or 0 for row in own)),
+        "throttled_samples": _throttled_samples(own),
+        "throttle_reasons": sorted({str(row["throttle_reasons"]) for row in own if row.get("throttle_reasons")}),
         "checked": sorted({row["checked"] for row in own if row["status"] != "skipped"}),
         "l2_states": sorted({row["l2_state"] for row in own if row.get("l2_state")}),
         "aa_floor": aa_floor(own),
@@ -62,6 +63,13 @@ def _statuses(rows: Sequence[Row]) -> dict[str, int]:
     for row in rows:
         counts[row["status"]] = counts.get(row["status"], 0) + 1
     return counts
+
+
+def _throttled_samples(rows: Sequence[Row]) -> int | None:
+    """Return how many samples were dropped; None where there are times of which the driver does not say."""
+    if any(row.get("n_throttled") is None for row in _timed(rows) if row["source"] == "measured"):
+        return None
+    return int(sum(row.get("n_throttled") or 0 for row in rows))
 
 
 def _reasons(rows: Sequence[Row]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from perfkit import results
 from perfkit.cases import Group, is_plugin
 from perfkit.child import Child, worker_argv, worker_env
 from perfkit.derive import Row, derive
+from perfkit.device import CLOCK_LOG, ClockLog
 from perfkit.errors import InputError
 from perfkit.method import Case
 from perfkit.progress import Progress
@@ -189,6 +190,11 @@ def finished_groups(sweep: Sweep, records: Mapping[str, Mapping[str, Any]]) -> s
     return {group.group_id for group in sweep.groups if all(map(done, group.cases))}
 
 
+def clock_log(run_dir: Path) -> Path:
+    """Return where a run logs clocks and power."""
+    return run_dir / "samples" / CLOCK_LOG
+
+
 class Recorder:
     """Writes the records of groups to a run folder's journal, and their samples beside it."""
 
@@ -250,7 +256,10 @@ def measure(
     limits = Limits(case_s=sweep.case_timeout_s, stop_at=stop_at)
     progress.begin(sum(len(group.cases) for group in todo))
     try:
-        with Runner(spawner(sweep, run_dir), sweep.settings, limits, progress, trace=trace) as runner:
+        with (
+            Runner(spawner(sweep, run_dir), sweep.settings, limits, progress, trace=trace) as runner,
+            ClockLog(str(sweep.gpu.get("uuid")), clock_log(run_dir), lambda: runner.pids, progress.note),
+        ):
             runner.start()
             for group in todo:
                 recorder.group(group, runner.run_group(group))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 import time
 from pathlib import Path
 
@@ -10,6 +12,8 @@ import pytest
 
 from perfkit import results
 from perfkit.cli import app
+from perfkit.fake import UUID
+from tests.fakenvml import FakeNvml, Gpu, Instance
 from tests.sweephelp import FAKE, SMALL, journal
 
 _HERE = Path(__file__).parent
@@ -41,7 +45,8 @@ def sweep(*args: str) -> int:
     return app.run(["sweep", *args])
 
 
-def test_a_sweep_leaves_everything_that_a_run_has(fake, tmp_path: Path, capsys):
+def test_a_sweep_leaves_everything_that_a_run_has(fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys):
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(Gpu(UUID)))
     run = tmp_path / "run"
     assert sweep(*SMALL, "--out", str(run)) == 0
     assert {path.name for path in run.iterdir()} >= {
@@ -63,8 +68,10 @@ def test_a_sweep_leaves_everything_that_a_run_has(fake, tmp_path: Path, capsys):
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert lines[1].startswith("B256 L16 replay")
-    assert "6/6 ok; 0 samples throttled" in lines
+    assert re.fullmatch(r"6/6 ok; 0 samples throttled; A/A floor [01]\.\d% at B=256, [01]\.\d% at worst", lines[2])
     assert lines[3] == "MEASURED  Fake GPU GPU-fa4e, driver fake, SM 1980 MHz, cold L2"
+    assert lines[4].startswith("clock     SM 1980 MHz, memory 3201 MHz, 71 W, 31 C; throttled in 0 of ")
+    assert len((run / "samples" / "clock.csv").read_text().splitlines()) == manifest["clock"]["readings"] + 1 >= 3
     assert lines[-1] == f"next      report {run}/report.html"
     assert "[6/6] B256 L16 replay" in err
 
@@ -462,6 +469,23 @@ def test_help_has_examples(capsys):
     out, _ = capsys.readouterr()
     assert "--self-check" in out
     assert "perfkit sweep --model nemotron-super" in out
+
+
+def test_who_else_uses_the_gpu_and_that_it_is_a_part_of_one_is_said(monkeypatch: pytest.MonkeyPatch):
+    from perfkit.cli.sweep_run import usable_gpu
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(Gpu(UUID, processes=[(4242, 62_464), (7, None)])))
+    facts, notes = usable_gpu()
+    assert notes == ["other processes use this GPU (pid 4242 with 62,464 MiB, pid 7): times may suffer"]
+    assert facts["key"] == "h200-sxm" and facts["uuid"] == UUID
+    parts = FakeNvml(Gpu(UUID, mig=True, instances=[Instance("MIG-1")]))
+    monkeypatch.setitem(sys.modules, "pynvml", parts)
+    facts, (note,) = usable_gpu()
+    assert note.startswith(
+        f"NVIDIA H200 MIG 1g.18gb is a MIG instance of {UUID}, a part of a GPU: it is timed, without"
+    )
+    assert facts["key"] is None and facts["visible"] == "MIG-1"
 
 
 class Here:

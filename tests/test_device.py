@@ -2,139 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import subprocess
 import sys
-import types
-from dataclasses import dataclass, field
+import time
 
 import pytest
 
-from perfkit import device
+from perfkit import device, lastlines
 from perfkit.errors import DeviceError
-
-MIB = 1024 * 1024
-
-
-class NVMLError(Exception):
-    pass
-
-
-@dataclass
-class Instance:
-    uuid: str
-    name: str = "NVIDIA H200 MIG 1g.18gb"
-    memory_mib: int = 16384
-
-
-@dataclass
-class Gpu:
-    uuid: str
-    name: str = "NVIDIA H200"
-    mig: bool | None = False
-    instances: list[Instance] = field(default_factory=list)
-    reasons: int = 0
-    clock: int = 1980
-    processes: list[tuple[int, int | None]] = field(default_factory=list)
-    memory_mib: int = 143771
-    unsupported: tuple[str, ...] = ()
-
-
-class FakeNvml:
-    """The functions of pynvml that perfkit calls; ``old`` lacks the newer names."""
-
-    NVMLError = NVMLError
-
-    def __init__(self, *gpus: Gpu, init_error: str | None = None, old: bool = False) -> None:
-        self.gpus, self.init_error, self.started, self.calls = list(gpus), init_error, 0, []
-        if not old:
-            self.nvmlDeviceGetCurrentClocksEventReasons = self._reasons
-        self.nvmlDeviceGetCurrentClocksThrottleReasons = self._reasons
-
-    def _ask(self, handle, name):
-        self.calls.append(name)
-        assert self.started > 0, "NVML was not started"
-        if name in getattr(handle, "unsupported", ()):
-            raise NVMLError("Not Supported")
-        return handle
-
-    def nvmlInit(self):
-        if self.init_error:
-            raise NVMLError(self.init_error)
-        self.started += 1
-
-    def nvmlShutdown(self):
-        self.started -= 1
-
-    def nvmlDeviceGetCount(self):
-        return len(self.gpus)
-
-    def nvmlDeviceGetHandleByIndex(self, index):
-        return self.gpus[index]
-
-    def nvmlDeviceGetHandleByUUID(self, uuid):
-        for gpu in self.gpus:
-            if gpu.uuid == uuid:
-                return gpu
-        raise NVMLError("Not Found")
-
-    def nvmlDeviceGetUUID(self, handle):
-        return handle.uuid
-
-    def nvmlDeviceGetName(self, handle):
-        return handle.name
-
-    def nvmlDeviceGetMigMode(self, handle):
-        if handle.mig is None:
-            raise NVMLError("Not Supported")
-        return [int(handle.mig), int(handle.mig)]
-
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle):
-        return 7
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle, index):
-        if index >= len(handle.instances):
-            raise NVMLError("Not Found")
-        return handle.instances[index]
-
-    def nvmlDeviceGetMemoryInfo(self, handle):
-        self._ask(handle, "nvmlDeviceGetMemoryInfo")
-        return types.SimpleNamespace(total=handle.memory_mib * MIB, used=512 * MIB)
-
-    def nvmlDeviceGetCudaComputeCapability(self, handle):
-        return (9, 0)
-
-    def nvmlSystemGetDriverVersion(self):
-        return b"580.159.03"
-
-    def nvmlSystemGetCudaDriverVersion(self):
-        return 13000
-
-    def nvmlDeviceGetClockInfo(self, handle, kind):
-        self._ask(handle, "nvmlDeviceGetClockInfo")
-        return {1: handle.clock, 2: 3201}[kind]
-
-    def nvmlDeviceGetMaxClockInfo(self, handle, kind):
-        return {1: 1980, 2: 3201}[kind]
-
-    def _reasons(self, handle):
-        return self._ask(handle, "reasons").reasons
-
-    def nvmlDeviceGetPowerUsage(self, handle):
-        return self._ask(handle, "nvmlDeviceGetPowerUsage") and 71234
-
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle):
-        return 700000
-
-    def nvmlDeviceGetTemperature(self, handle, sensor):
-        return 31
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle):
-        return [
-            types.SimpleNamespace(pid=pid, usedGpuMemory=None if mib is None else mib * MIB)
-            for pid, mib in getattr(handle, "processes", [])
-        ]
-
+from tests.fakenvml import FakeNvml, Gpu, Instance
 
 ONE, TWO = "GPU-1a2b3c4d-0000-1111-2222-333344445555", "GPU-1a2bffff-0000-1111-2222-333344445555"
 MIG = "MIG-9f8e7d6c-0000-1111-2222-333344445555"
@@ -297,11 +175,143 @@ def test_snapshot_costs_two_calls():
         assert nvml.calls == ["reasons", "nvmlDeviceGetClockInfo"]
 
 
+def test_power_is_the_drivers_reading_now():
+    for nvml, expected in ((FakeNvml(Gpu(ONE)), 71.234), (FakeNvml(init_error="no driver"), None)):
+        with device.Monitor(ONE, nvml) as monitor:
+            assert monitor.power_w() == expected
+
+
 def test_monitor_that_cannot_tell_says_so():
     for nvml in (FakeNvml(init_error="no driver"), FakeNvml(Gpu(TWO)), FakeNvml(Gpu(ONE, unsupported=("reasons",)))):
         with device.Monitor(ONE, nvml) as monitor:
             verdict = monitor.judge(monitor.snapshot(), monitor.snapshot())
         assert (verdict.throttled, verdict.known) == (False, False)
+
+
+# -- log of a run ----------------------------------------------------------------------------------------------------
+
+
+def logged(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_log_has_a_reading_first_and_last_and_goes_on_where_it_was(tmp_path):
+    path, gpu = tmp_path / "samples" / device.CLOCK_LOG, Gpu(ONE)
+    nvml = FakeNvml(gpu, Gpu(TWO, clock=345))
+    with device.ClockLog(ONE, path, interval_s=60, nvml=nvml):
+        gpu.clock, gpu.reasons = 1200, 0x4 | 0x20
+    assert nvml.started == 0
+    first, last = logged(path)
+    assert first.pop("time") < last.pop("time")
+    assert first == {"sm_clock_mhz": "1980", "memory_clock_mhz": "3201", "power_w": "71.234", "temperature_c": "31",
+                     "reasons": "none", "others": "0"}  # fmt: skip
+    assert (last["sm_clock_mhz"], last["reasons"]) == ("1200", "power cap; software thermal slowdown")
+    gpu.clock, gpu.reasons = 345, 0x1
+    with device.ClockLog(ONE, path, interval_s=60, nvml=nvml):
+        pass
+    assert len(logged(path)) == 4
+    assert device.clock_summary(path) == {
+        "readings": 4, "busy": 2, "throttled": 1, "others": 0,
+        "reasons": {"power cap": 1, "software thermal slowdown": 1},
+        "sm_clock_mhz": {"min": 1200, "median": 1590, "max": 1980},
+        "memory_clock_mhz": {"min": 3201, "median": 3201, "max": 3201},
+        "power_w": {"min": 71.234, "median": 71.234, "max": 71.234},
+        "temperature_c": {"min": 31, "median": 31, "max": 31},
+    }  # fmt: skip
+    text = lastlines.clock_text(device.clock_summary(path), 700.0)
+    assert text == ("SM 1590 MHz [1200,1980], memory 3201 MHz, 71 W of 700, 31 C; "
+                    "throttled in 1 of 4 readings (power cap, software thermal slowdown)")  # fmt: skip
+
+
+def test_a_log_goes_on_while_the_run_does(tmp_path):
+    path = tmp_path / device.CLOCK_LOG
+    with device.ClockLog(ONE, path, interval_s=0.01, nvml=FakeNvml(Gpu(ONE))):
+        deadline = time.monotonic() + 10
+        while len(path.read_bytes().splitlines()) < 6:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_who_comes_to_use_the_gpu_is_named_once_and_the_own_worker_is_not(tmp_path):
+    path, said, own = tmp_path / device.CLOCK_LOG, [], []
+    gpu = Gpu(ONE, processes=[(7, 10)])
+    log = device.ClockLog(ONE, path, lambda: own, said.append, interval_s=60, nvml=FakeNvml(gpu))
+    with log:
+        own.append(50)
+        gpu.processes = [(7, 10), (50, 900)]
+        log._take()
+        gpu.processes.append((4242, 61_000))
+        log._take()
+        log._take()
+    assert said == ["another process (pid 4242 with 64 GB) has come to use this GPU: times may suffer"]
+    assert [row["others"] for row in logged(path)] == ["1", "1", "2", "2", "2"]
+    text = lastlines.clock_text(device.clock_summary(path))
+    assert text.endswith("; throttled in 0 of 5 readings; 2 other processes on this GPU")
+
+
+def test_in_a_container_one_unknown_process_is_the_worker(tmp_path):
+    path, said = tmp_path / device.CLOCK_LOG, []
+    gpu = Gpu(ONE)
+    log = device.ClockLog(ONE, path, lambda: [50], said.append, interval_s=60, nvml=FakeNvml(gpu))
+    with log:
+        gpu.processes = [(91_000, None)]
+        log._take()
+        assert said == []
+        gpu.processes.append((91_001, None))
+    assert said == ["another process (pid 91001) has come to use this GPU: times may suffer"]
+
+
+def test_without_a_driver_or_for_another_gpu_nothing_is_logged(tmp_path):
+    path = tmp_path / device.CLOCK_LOG
+    for nvml in (FakeNvml(init_error="no driver"), FakeNvml(Gpu(TWO))):
+        with device.ClockLog(ONE, path, nvml=nvml):
+            pass
+        assert nvml.started == 0
+    assert not path.exists()
+    assert device.clock_summary(path) is None
+    assert lastlines.clock_text(None) is None
+
+
+def test_what_the_driver_does_not_say_is_empty(tmp_path):
+    path = tmp_path / device.CLOCK_LOG
+    gpu = Gpu(ONE, unsupported=("reasons", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetClockInfo"))
+    with device.ClockLog(ONE, path, interval_s=60, nvml=FakeNvml(gpu)):
+        pass
+    assert [logged(path)[0][name] for name in ("sm_clock_mhz", "power_w", "reasons")] == ["", "", ""]
+    summary = device.clock_summary(path)
+    assert (summary["sm_clock_mhz"], summary["throttled"], summary["temperature_c"]["max"]) == (None, 0, 31)
+
+
+def test_a_log_that_cannot_be_written_ends_with_a_note(tmp_path):
+    said = []
+    (tmp_path / "file").touch()
+    with device.ClockLog(ONE, tmp_path / "file" / "clock.csv", say=said.append, nvml=FakeNvml(Gpu(ONE))):
+        pass
+    path = tmp_path / "clock.csv"
+    path.symlink_to("/dev/full")
+    with device.ClockLog(ONE, path, say=said.append, interval_s=0.01, nvml=FakeNvml(Gpu(ONE))):
+        pass
+    assert len(said) == 2
+    assert all(text.startswith("clocks are not logged any more: ") for text in said)
+    assert said[1].endswith("clock.csv: No space left on device")
+
+
+def test_an_unfinished_last_line_is_no_reading(tmp_path):
+    path = tmp_path / device.CLOCK_LOG
+    with device.ClockLog(ONE, path, interval_s=60, nvml=FakeNvml(Gpu(ONE))):
+        pass
+    path.write_text(path.read_text() + "2026-01-01T00:00:00.000+00:00,19")
+    assert device.clock_summary(path)["readings"] == 2
+    with device.ClockLog(ONE, path, interval_s=60, nvml=FakeNvml(Gpu(ONE))):
+        pass
+    assert device.clock_summary(path)["readings"] == 4
+
+
+def test_idle_throughout_has_no_clock_under_load():
+    summary = {"readings": 2, "busy": 0, "throttled": 0, "reasons": {}, "others": 0,
+               **dict.fromkeys(("sm_clock_mhz", "memory_clock_mhz", "power_w", "temperature_c"))}  # fmt: skip
+    assert lastlines.clock_text(summary) == "idle throughout; throttled in 0 of 2 readings"
 
 
 # -- lock ------------------------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ class Verdict:
     throttled: bool
     reasons: tuple[str, ...] = ("power cap",)
     sm_clock_mhz: int | None = 1980
+    known: bool = True
 
 
 class EveryThird:
@@ -87,6 +88,19 @@ def test_throttled_samples_are_dropped_counted_and_their_rounds_left_out() -> No
     assert all(index % 3 != 2 for index in series.rounds)
     assert series.reasons == {"power cap"}
     assert series.clock_mhz == 1980
+    assert series.known
+
+
+def test_what_the_driver_does_not_say_is_not_known() -> None:
+    rule, device = Stopping(min_samples=3, max_samples=3), FakeDevice({"a": 10.0})
+
+    class OnceMute(EveryThird):
+        def judge(self, before: None, after: None) -> Verdict:
+            verdict = super().judge(before, after)
+            return Verdict(False, (), None, known=False) if self.count == 2 else verdict
+
+    for monitor in (None, OnceMute()):
+        assert not interleave([device.subject("a")], rule, device, monitor)["a"].known
 
 
 def test_a_subject_that_never_converges_stops_at_the_limit_and_says_so() -> None:

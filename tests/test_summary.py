@@ -98,13 +98,13 @@ def test_not_every_kernel_was_checked():
 def test_failures_are_counted_with_a_reason():
     made, table = rows({4: (11.1, 10.5, "oom", 10.3), 256: (559.0, "oom", "crashed", 305.0)})
     line = next(line for line in text(made, table) if "ok" in line)
-    assert line == "5/8 ok, 2 oom (other process 61 GB), 1 crashed (other process 61 GB); 0 samples throttled"
+    assert line == "5/8 ok, 2 oom (other process 61 GB), 1 crashed (other process 61 GB); 0 samples throttled; A/A floor unknown"
 
 
 def test_nothing_that_ran_gives_no_figures():
     made, table = rows({4: ("oom", "oom", "oom", "oom")})
     assert text(made, table) == [
-        "0/4 ok, 4 oom (other process 61 GB); 0 samples throttled",
+        "0/4 ok, 4 oom (other process 61 GB); 0 samples throttled; A/A floor unknown",
         "MEASURED  NVIDIA H200 GPU-1a2b, driver 580, SM 1980 MHz",
     ]
 

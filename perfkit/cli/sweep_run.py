@@ -17,7 +17,16 @@ from perfkit.errors import ExitCode, InputError
 from perfkit.progress import Progress, count, duration, make_progress
 from perfkit.ranges import mark
 from perfkit.runner import Interrupted, OutOfTime, signals_as_interrupts
-from perfkit.sweep import SETTINGS, Sweep, finish, finished_groups, from_manifest, measure, resume_command
+from perfkit.sweep import (
+    SETTINGS,
+    Sweep,
+    clock_log,
+    finish,
+    finished_groups,
+    from_manifest,
+    measure,
+    resume_command,
+)
 from perfkit.trace import NAME as TRACE_FILE
 from perfkit.trace import Trace
 
@@ -50,10 +59,12 @@ def usable_gpu() -> tuple[dict[str, Any] | None, list[str]]:
     notes = []
     others = found.foreign()
     if others:
-        notes.append(f"other processes use this GPU (pids {', '.join(str(item.pid) for item in others)}): "
-                     "times may suffer")  # fmt: skip
+        notes.append(f"other processes use this GPU ({', '.join(map(str, others))}): times may suffer")
     profile = None if found.is_mig else find_gpu(found.name, found.memory_total_mib)
-    if profile is None:
+    if found.is_mig:
+        notes.append(f"{found.name} is a MIG instance of {found.uuid}, a part of a GPU: it is timed, without roofs and "
+                     "predictions")  # fmt: skip
+    elif profile is None:
         notes.append(f"no profile for {found.name}: it is timed, without roofs and predictions")
     return {"key": profile.key if profile is not None else None, **facts}, notes
 
@@ -255,10 +266,12 @@ def _conclude(
     """Write manifest and report; return the report's path and the summary with the last lines."""
     from perfkit import lastlines
     from perfkit import summary as summaries
+    from perfkit.device import clock_summary
 
     found = summaries.summarize(rows, plan.cases, plan.profile, plan.roofs)
+    found["clock"] = clock_summary(clock_log(run_dir))
     results.write_manifest(run_dir, {**manifest, "ended": results.utc_now(), "statuses": found["statuses"],
-                                     "aa_floor": found["aa_floor"]})  # fmt: skip
+                                     "aa_floor": found["aa_floor"], "clock": found["clock"]})  # fmt: skip
     with mark("report"):
         report = _report(run_dir)
     clocks = [row["sm_clock_mhz"] for row in rows if row.get("sm_clock_mhz") and row["source"] == "measured"]

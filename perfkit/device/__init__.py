@@ -3,6 +3,7 @@
 Nothing here starts CUDA, and nothing imports torch: the parent process of a sweep uses this package.
 """
 
+from perfkit.device.clocklog import CLOCK_LOG, ClockLog, clock_summary
 from perfkit.device.facts import DeviceFacts, Process, available, usable_gpu, visible_gpu
 from perfkit.device.lock import gpu_lock, lock_folder
 from perfkit.device.monitor import Monitor, Snapshot, Verdict
@@ -10,8 +11,10 @@ from perfkit.device.reasons import REASONS, THROTTLING, decode, throttling
 from perfkit.device.visible import SelectionError, Visible
 
 __all__ = [
+    "CLOCK_LOG",
     "REASONS",
     "THROTTLING",
+    "ClockLog",
     "DeviceFacts",
     "Monitor",
     "Process",
@@ -20,6 +23,7 @@ __all__ = [
     "Verdict",
     "Visible",
     "available",
+    "clock_summary",
     "decode",
     "gpu_lock",
     "lock_folder",

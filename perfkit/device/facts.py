@@ -25,6 +25,10 @@ class Process:
     pid: int
     memory_mib: int | None
 
+    def __str__(self) -> str:
+        """Say which process it is and what it holds: ``pid 4242 with 62,464 MiB``."""
+        return f"pid {self.pid}" + ("" if self.memory_mib is None else f" with {self.memory_mib:,} MiB")
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:

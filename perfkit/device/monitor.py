@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfkit.device.facts import REASON_FUNCTIONS, SM_CLOCK
-from perfkit.device.nvml import first, read, session
+from perfkit.device.nvml import first, gpu_by_uuid, read, session
 from perfkit.device.reasons import throttling
 from perfkit.errors import DeviceError
 
@@ -58,9 +58,7 @@ class Monitor:
             nvml = self._stack.enter_context(session(self._module))
         except DeviceError:
             return self
-        handle = read(nvml, "nvmlDeviceGetHandleByUUID", self._uuid)
-        if handle is None:
-            handle = read(nvml, "nvmlDeviceGetHandleByUUID", self._uuid.encode())  # older modules take bytes
+        handle = gpu_by_uuid(nvml, self._uuid)
         if handle is not None:
             self._nvml, self._handle = nvml, handle
             self._function = next((name for name in REASON_FUNCTIONS if first(nvml, (name,), handle) is not None), None)

@@ -66,6 +66,14 @@ def first(nvml: Any, functions: tuple[str, ...], *args: Any) -> Any:
     return None
 
 
+def gpu_by_uuid(nvml: Any, uuid: str) -> Any:
+    """Return the handle of a GPU, None if there is no such GPU here."""
+    handle = read(nvml, "nvmlDeviceGetHandleByUUID", uuid)
+    if handle is None:
+        handle = read(nvml, "nvmlDeviceGetHandleByUUID", uuid.encode())  # older modules take bytes
+    return handle
+
+
 def text(value: Any) -> str:
     """Return text from NVML, which older modules give as bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -76,7 +76,7 @@ _COLUMNS = (
     Column("time_us_hi", float, "upper end of its 95 % interval"),
     Column("time_p99_us", float, "99th percentile of the times of single steps, stamped by the GPU"),
     Column("n_samples", int, "samples kept"),
-    Column("n_throttled", int, "samples dropped because the GPU throttled"),
+    Column("n_throttled", int, "samples dropped because the GPU throttled; empty if the driver does not say"),
     Column("stop_reason", str, "why sampling ended", STOP_REASONS),
     Column("time_nonflush_us", float, "time of a step that does not flush"),
     Column("time_flush_us", float, "time of a step that flushes"),
