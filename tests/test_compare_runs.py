@@ -110,7 +110,7 @@ def test_an_injected_slowdown_of_four_percent_exits_1_with_the_case_named(tmp_pa
         "4 cases: 1 slower, 0 faster, 0 ambiguous, 3 same, 0 missing; REGRESSION (limit 3%): B256 L16"
     )
     assert "L8" not in last and "B1 " not in last
-    assert out.splitlines()[1].startswith("B256 L16 replay  slower")
+    assert out.splitlines()[2].startswith("B256 L16 replay  slower")
     assert run(capsys, before, after, "--fail-on-regression", "5")[0] == 0
     assert run(capsys, before, after)[0] == 0  # without a gate nothing fails
     assert run(capsys, before, before, "--fail-on-regression", "3")[0] == 0
@@ -141,7 +141,7 @@ def test_a_case_that_is_no_longer_ok_is_a_regression(base: Path, tmp_path: Path,
         assert case["reason"].startswith(f"{status} in NEW (")
     code, out, _ = run(capsys, base, broken)
     assert code == 0
-    assert [line.split()[3] for line in out.splitlines()[1:5]] == ["missing"] * 4
+    assert [line.split()[3] for line in out.splitlines()[2:6]] == ["missing"] * 4
     # What was broken before cannot break again, and nothing is left to compare.
     code, out, err = run(capsys, broken, base, "--fail-on-regression", "3")
     assert (code, out) == (2, "")
@@ -340,11 +340,11 @@ def test_the_table_folds_what_is_the_same_and_has_the_worst_first(base: Path, tm
     new = fake_run(tmp_path / "new", seed=1,
                    slowdown={rows[64, 8]: 1.05, rows[256, 8]: 1.08, rows[64, 16]: 0.9})  # fmt: skip
     out = run(capsys, base, new)[1].splitlines()
-    assert [line[:15].strip() for line in out[1:4]] == ["B256 L8 replay", "B64 L8 replay", "B64 L16 replay"]
-    assert out[4].startswith("1 case the same, ")
+    assert [line[:15].strip() for line in out[2:5]] == ["B256 L8 replay", "B64 L8 replay", "B64 L16 replay"]
+    assert out[5].startswith("1 case the same, ")
     assert out[-1] == "4 cases: 2 slower, 1 faster, 0 ambiguous, 1 same, 0 missing; MIXED"
     everything = run(capsys, base, new, "--all")[1].splitlines()
-    assert [line[:15].strip() for line in everything[1:5]] == [
+    assert [line[:15].strip() for line in everything[2:6]] == [
         "B256 L8 replay", "B64 L8 replay", "B256 L16 replay", "B64 L16 replay"]  # fmt: skip
     assert not any("the same, " in line for line in everything)
 
@@ -368,9 +368,9 @@ def test_markdown_is_a_table_under_its_verdict(base: Path, slower: Path, capsys)
     assert code == 1
     lines = out.splitlines()
     assert lines[0].startswith("**4 cases: 4 slower") and lines[0].endswith("**")
-    assert lines[2].startswith("| case | verdict | change |")
-    assert {line.count("|") for line in lines[2:8]} == {len(compare.COLUMNS) + 1}
-    assert all(line.startswith("- ") for line in lines[9:])
+    assert lines[4].startswith("| case | verdict | change |")
+    assert {line.count("|") for line in lines[4:10]} == {len(compare.COLUMNS) + 1}
+    assert all(line.startswith("- ") for line in lines[11:])
 
 
 def test_the_floor_can_be_set(base: Path, slower: Path, capsys):

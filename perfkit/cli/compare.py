@@ -75,6 +75,6 @@ def compare(
     else:
         body = comparing.rows(found, everything=all_)
         if body:
-            print_table(comparing.COLUMNS, body)
+            print_table(comparing.COLUMNS, body, title=comparing.TITLE)
         print("\n".join(comparing.lines(found, everything=all_)))
     return code

@@ -32,7 +32,7 @@ from perfkit.compare.document import document
 from perfkit.compare.evidence import Change, Evidence
 from perfkit.compare.load import Run, load
 from perfkit.compare.match import compare
-from perfkit.compare.text import COLUMNS, lines, markdown, rows
+from perfkit.compare.text import COLUMNS, TITLE, lines, markdown, rows
 from perfkit.compare.verdicts import ALPHA, FLOOR, SAME, VERDICTS, holm
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "COLUMNS",
     "FLOOR",
     "SAME",
+    "TITLE",
     "VERDICTS",
     "Change",
     "Compared",

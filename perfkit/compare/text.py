@@ -11,7 +11,9 @@ from perfkit.compare.verdicts import SAME, VERDICTS
 from perfkit.lastlines import us
 from perfkit.progress import count
 
-COLUMNS = ("case", "verdict", "change", "95 % interval", "of control", "absolute", "adjusted p", "note")
+#: Of the table.
+TITLE = "a case's time over its control's, BASE to NEW; 95 % intervals, wider by the floor"
+COLUMNS = ("case", "verdict", "change", "interval", "BASE", "NEW", "absolute", "adj.p", "note")
 #: Names that one line has at most.
 MAX_NAMES = 8
 
@@ -28,9 +30,9 @@ def _interval(case: Compared) -> str:
     return "-" if found is None else f"[{percent(found.lo)},{percent(found.hi)}]"
 
 
-def _with_interval(case: Compared) -> str:
+def _named(case: Compared) -> str:
     if case.change is None:
-        return f"{case.name} ({case.reason})"
+        return f"{case.name} ({case.new.status})"
     return f"{case.name} {percent(case.change.value)} {_interval(case)}"
 
 
@@ -46,10 +48,9 @@ def _note(case: Compared) -> str:
 
 
 def _row(case: Compared) -> list[str]:
-    sides = [side.evidence for side in (case.base, case.new)]
-    ratios = " -> ".join(f"{one.ratio:.3f}" if one is not None else "-" for one in sides)
+    ratios = [f"{side.evidence.ratio:.3f}" if side.evidence is not None else "-" for side in (case.base, case.new)]
     change = percent(case.change.value) if case.change is not None else "-"
-    return [case.name, case.verdict, change, _interval(case), ratios, percent(case.time_change), _p(case.p),
+    return [case.name, case.verdict, change, _interval(case), *ratios, percent(case.time_change), _p(case.p),
             _note(case)]  # fmt: skip
 
 
@@ -148,7 +149,7 @@ def _floor_text(found: Comparison) -> str:
 
 
 def _names(cases: Sequence[Compared]) -> str:
-    return _listed([_with_interval(case) for case in cases])
+    return _listed([_named(case) for case in cases])
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -171,8 +172,10 @@ def markdown(found: Comparison, *, everything: bool = False) -> str:
     """Return the comparison for a pull request: the last line first, then the table, then the rest as a list."""
     body = rows(found, everything=everything)
     *rest, last = lines(found, everything=everything)
-    table = [COLUMNS, ["---"] * len(COLUMNS), *body] if body else []
-    cells = ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in table]
-    return "\n".join(
-        [f"**{last}**", "", *cells, *([""] if cells else []), *(f"- {' '.join(one.split())}" for one in rest)]
-    )
+    out = [f"**{last}**", ""]
+    if body:
+        table = [COLUMNS, ["---"] * len(COLUMNS), *body]
+        out += [f"{TITLE[0].upper()}{TITLE[1:]}:", ""]
+        out += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in table]
+        out.append("")
+    return "\n".join([*out, *(f"- {' '.join(line.split())}" for line in rest)])
