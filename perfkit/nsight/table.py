@@ -11,7 +11,7 @@ from typing import Any
 from perfkit.nsight.verdict import judge
 from perfkit.roofline import STATE_TRAFFIC
 
-COLUMNS = ("T", "method", "step", "h", "launches", "R+W", "paper GB", "exact read", "DRAM read", "off", "exact write",
+COLUMNS = ("T", "method", "step", "h", "launches", "R+W", "paper GB", "exact read", "DRAM read", "off %", "exact write",
            "DRAM write", "off MB", "DRAM GB", "counters")  # fmt: skip
 
 
@@ -29,15 +29,13 @@ def ordered(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def line(row: Mapping[str, Any]) -> list[Any]:
     """Return one line of the table under :data:`COLUMNS`: GB are 10^9 bytes, and MB, by which writes are off, 10^6."""
-    counted = row["bytes_read_dram"] + row["bytes_write_dram"]
+    declared = row["bytes_read_model"], row["bytes_write_model"]
+    counted = row["bytes_read_dram"], row["bytes_write_dram"]
     paper = row["bytes_read_paper"] + row["bytes_write_paper"]
-    off_read = row["bytes_read_dram"] / row["bytes_read_model"] - 1 if row["bytes_read_model"] else None
-    off_write = row["bytes_write_dram"] - row["bytes_write_model"]
     return [
-        row["draft_len"], _method(row), row["step"], "-" if row["h"] is None else str(row["h"]), row["launches"],
-        state_units(row), _gb(paper), _gb(row["bytes_read_model"]), _gb(row["bytes_read_dram"]),
-        "-" if off_read is None else f"{off_read:+.2%}", _gb(row["bytes_write_model"]), _gb(row["bytes_write_dram"]),
-        f"{off_write / 1e6:+.1f}", _gb(counted), judge(row),
+        row["draft_len"], _method(row), row["step"], row["h"], row["launches"], state_units(row), paper / 1e9,
+        declared[0] / 1e9, counted[0] / 1e9, round(100 * (counted[0] / declared[0] - 1), 2) if declared[0] else None,
+        declared[1] / 1e9, counted[1] / 1e9, round((counted[1] - declared[1]) / 1e6, 1), sum(counted) / 1e9, judge(row),
     ]  # fmt: skip
 
 
@@ -63,7 +61,3 @@ def as_json(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _method(row: Mapping[str, Any]) -> str:
     name = str(row["method"]).rsplit("/", 1)[-1]
     return f"{name} L={row['window']}" if row["window"] is not None else name
-
-
-def _gb(value: float) -> str:
-    return f"{value / 1e9:.4g}"

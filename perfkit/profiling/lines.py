@@ -13,6 +13,8 @@ from perfkit.nsight.verdict import contradicted, judge_read, judge_write
 from perfkit.progress import count
 
 Row = Mapping[str, Any]
+#: Verdicts as they are counted.
+_MANY = {"contradicts": "contradict"}
 
 
 def lines(rows: Sequence[Row], counters: Sequence[Row], gpu: Mapping[str, Any], ncu: str | None) -> list[str]:
@@ -68,7 +70,9 @@ def _statuses(rows: Sequence[Row]) -> str:
 def _agree(verdicts: Sequence[str]) -> str:
     found = Counter(verdicts)
     parts = [f"agrees in {found['agrees']} of {count(len(verdicts), 'step')}"]
-    parts += [f"{number} {verdict}" for verdict, number in found.most_common() if verdict != "agrees"]
+    parts += [
+        f"{number} {_MANY.get(verdict, verdict)}" for verdict, number in found.most_common() if verdict != "agrees"
+    ]
     return ", ".join(parts)
 
 
@@ -86,10 +90,10 @@ def _writes(counters: Sequence[Row]) -> str:
         return float(row["bytes_write_model"] - row["bytes_write_dram"])
 
     most = max(counters, key=lambda row: abs(short(row)))
-    l2 = f" of {most['l2_capacity'] / 1e6:.0f} MB of L2" if most["l2_capacity"] else ""
+    l2 = f"; L2 holds {most['l2_capacity'] / 1e6:.0f} MB" if most["l2_capacity"] else ""
     over = "short" if short(most) >= 0 else "over"
     text = _agree([judge_write(row) for row in counters])
-    return f"{text}; {over} by {abs(short(most)) / 1e6:.1f} MB at most{l2} ({_step(most)})"
+    return f"{text}; {over} by {abs(short(most)) / 1e6:.1f} MB at most ({_step(most)}){l2}"
 
 
 def _step(row: Row) -> str:
