@@ -27,6 +27,7 @@ from perfkit.results import version
 
 if TYPE_CHECKING:
     from perfkit.device import DeviceFacts
+    from perfkit.profiles import Gpu
 
 State = Literal["ok", "missing", "broken"]
 
@@ -232,8 +233,22 @@ def _gpu() -> Iterator[Finding]:
         yield Finding("gpu", "missing", f"{detail}; perfkit has no profile of it", remedy)
     else:
         yield Finding("gpu", "ok", f"{known.key}: {detail}")
+        yield _roofs(known)
     yield from _gpu_state(facts)
     yield from _torch_sees_it()
+
+
+def _roofs(gpu: Gpu) -> Finding:
+    from perfkit.errors import PerfkitError
+    from perfkit.roofline import roofs_for
+
+    try:
+        roofs = roofs_for(gpu)
+    except PerfkitError as error:
+        return Finding("roofs", "broken", str(error), "perfkit roofline writes it anew; or remove that file")
+    if roofs.origin == "here":
+        return Finding("roofs", "ok", roofs.described)
+    return Finding("roofs", "missing", f"this GPU's were not measured; used are: {roofs.described}", "perfkit roofline")
 
 
 def _gpu_state(facts: DeviceFacts) -> Iterator[Finding]:

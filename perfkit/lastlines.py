@@ -272,6 +272,8 @@ def lines(summary: Mapping[str, Any], gpu: Mapping[str, Any], roofs: Roofs | Non
         say("control", _failed_control_text(failed))
     if summary["best_window"] and not (summary["verify"] and summary["best_window"]["phase"] == "verify"):
         say("best L", _window_line(summary["best_window"], summary["recorded_window"]))
+    if summary["roofs"] and summary["best"]:
+        say("roofs", summary["roofs"]["text"])
     say("model", _model_line(summary["model"]))
     say("break-even", _break_evens(summary["break_even"], summary["recorded_break_even"]))
     return out

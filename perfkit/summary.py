@@ -54,6 +54,7 @@ def summarize(rows: Sequence[Row], cases: Mapping[str, Case], gpu: Gpu | None, r
         "recorded_break_even": break_even(recorded),
         "recorded_window": recorded_window(recorded),
         "fits": fits_used(own, cases, roofs),
+        "roofs": roofs.provenance() if roofs is not None else None,
         "verify": verify_table(recorded, cases, gpu, roofs) or verify_table(own, cases, gpu, roofs),
     }
 

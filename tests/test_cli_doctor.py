@@ -15,6 +15,7 @@ from perfkit.cli import app
 from perfkit.device import DeviceFacts, Process
 from perfkit.doctor import Finding
 from perfkit.errors import DeviceError
+from perfkit.profiles.measured import MEASURED
 
 
 def findings(runs: Path) -> dict[str, Finding]:
@@ -196,6 +197,22 @@ def test_known_gpu(tmp_path: Path, gpu: dict[str, Any]) -> None:
     assert found["gpu"].detail == "h200-sxm: NVIDIA H200, 143,771 MiB, driver 580.1, CUDA 13.0, GPU-1a2b"
     assert found["gpu is free"].state == "ok"
     assert found["torch with gpu"].state == "ok"
+
+
+def test_whose_roofs_are_used(tmp_path: Path, gpu: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = findings(tmp_path)["roofs"]
+    assert (found.state, found.remedy) == ("missing", "perfkit roofline")
+    assert found.detail == "this GPU's were not measured; used are: shipped, measured 2026-11-30"
+    monkeypatch.setenv("PERFKIT_ROOFS", str(tmp_path))
+    own = tmp_path / "h200-sxm-roofs.yaml"
+    own.write_text((MEASURED / own.name).read_text().replace("2026-11-30", "2026-12-24"))
+    found = findings(tmp_path)["roofs"]
+    assert (found.state, found.detail) == ("ok", "measured here 2026-12-24")
+    own.write_text("schema: 5\n")
+    found = findings(tmp_path)["roofs"]
+    assert found.state == "broken" and str(own) in found.detail and not found.required
+    gpu["name"] = "NVIDIA Z9000"
+    assert "roofs" not in findings(tmp_path)
 
 
 def test_unknown_gpu_is_named_not_guessed(tmp_path: Path, gpu: dict[str, Any]) -> None:

@@ -298,3 +298,29 @@ def test_a_damaged_file_of_ones_own_is_named(nothing: Path, capsys: pytest.Captu
     assert _fails(capsys, "--gpu", "h200", code=2).startswith(
         f"{path}: schema: '7': another schema version; measure again with `perfkit roofline`"
     )
+
+
+def test_a_sweep_goes_by_them_and_says_so(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same sweep of the simulated GPU by the shipped roofs and by one's own, which are a tenth lower."""
+    monkeypatch.setenv("PERFKIT_WORKER_MODE", "fake")
+    found = {}
+    for name in ("shipped", "here"):
+        if name == "here":
+            own.mkdir(parents=True)
+            text = re.sub(r"(bandwidth_gb_s|lo|hi): ([\d.]+)", lambda m: f"{m[1]}: {float(m[2]) * 0.9:.2f}",
+                          SHIPPED.read_text())  # fmt: skip
+            (own / SHIPPED.name).write_text(text.replace("2026-11-30", "2026-12-24"))
+        out = tmp_path / name
+        args = ["sweep", "--model", "nemotron-super", "--batch", "64", "--window", "16", "--out", str(out), "--json"]
+        assert app.run(args) == 0
+        data = json.loads(capsys.readouterr().out)
+        manifest = json.loads((out / "manifest.json").read_text())
+        assert manifest["roofs"] == data["summary"]["roofs"]
+        text = manifest["roofs"]["text"]
+        assert f"roofs     {text}" in data["summary"]["lines"] and text in (out / "report.html").read_text()
+        assert {row["roof_source"] for row in data["rows"]} == {"measured"}
+        found[name] = text, data["rows"][0]["roof_gb_s"]
+    assert [text for text, _ in found.values()] == ["shipped, measured 2026-11-30", "measured here 2026-12-24"]
+    assert found["here"][1] == pytest.approx(0.9 * found["shipped"][1], rel=2e-3)

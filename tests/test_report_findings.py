@@ -220,6 +220,14 @@ def test_warnings_name_what_a_reader_must_know() -> None:
     assert header.warnings(frame("measured").query("status == 'ok'")) == []
 
 
+def test_the_head_of_a_report_says_which_roofs_the_run_went_by():
+    data = frame("measured")
+    assert dict(header.facts(data, {"roofs": {"text": "measured here 2026-12-24"}}))["Roofs"] == (
+        "measured here 2026-12-24")  # fmt: skip
+    assert dict(header.facts(data, {}))["Roofs"] == "measured"  # a run of before it was written down
+    assert "Roofs" not in dict(header.facts(data.assign(roof_gb_s=np.nan), {"roofs": None}))
+
+
 def test_numbers_as_words() -> None:
     assert [number(v) for v in (559.04, 0.0123, 1234567.0, 12.92, 0)] == ["559", "0.0123", "1,234,567", "12.9", "0"]
     assert microseconds(math.nan) == times(None) == percent(pd.NA) == "–"

@@ -333,8 +333,7 @@ def test_roofs_say_whose_they_are() -> None:
     assert _with(origin="shipped", date="2026-11-30").described == "shipped, measured 2026-11-30"
     assert _with(file="a/b.yaml").described == "a/b.yaml, measured"
     assert _with(origin="here", date="2026-11-30", file="x.yaml").provenance() == {
-        "source": "measured", "origin": "here", "date": "2026-11-30", "file": "x.yaml",
-        "text": "measured here 2026-11-30",
+        "source": "measured", "origin": "here", "date": "2026-11-30", "text": "measured here 2026-11-30",
     }  # fmt: skip
 
 

@@ -54,8 +54,9 @@ def test_the_lines_of_a_measured_sweep():
     assert lines[5] == "control   tuned conventional 559 us at B=256; default configuration 566 us"
     assert lines[6].startswith("best L    measured 16 of 8, 16, 32, exact model ")
     assert "Eq. 16 12.9 (would cost " in lines[6]
-    assert lines[7].startswith("model     median error ")
-    assert lines[8].startswith("break-even batch ")
+    assert lines[7] == "roofs     datasheet, uncalibrated"
+    assert lines[8].startswith("model     median error ")
+    assert lines[9].startswith("break-even batch ")
 
 
 def test_break_even_lies_between_the_batches_that_lose_and_win():
@@ -98,7 +99,8 @@ def test_not_every_kernel_was_checked():
 def test_failures_are_counted_with_a_reason():
     made, table = rows({4: (11.1, 10.5, "oom", 10.3), 256: (559.0, "oom", "crashed", 305.0)})
     line = next(line for line in text(made, table) if "ok" in line)
-    assert line == "5/8 ok, 2 oom (other process 61 GB), 1 crashed (other process 61 GB); 0 samples throttled; A/A floor unknown"
+    assert line == ("5/8 ok, 2 oom (other process 61 GB), 1 crashed (other process 61 GB); "
+                    "0 samples throttled; A/A floor unknown")  # fmt: skip
 
 
 def test_nothing_that_ran_gives_no_figures():

@@ -202,7 +202,7 @@ def to_json(answer: Answer, request: Request) -> dict[str, Any]:
         "gpu": answer.gpu.key,
         "name": answer.gpu.name,
         "measured": answer.measured,
-        "roofs_used": answer.roofs.provenance(),
+        "roofs_used": {**answer.roofs.provenance(), "file": answer.roofs.file},
         "saved": answer.saved,
         "unsaved": answer.unsaved,
         "roofs": {name: value for name, value in answer.data.items() if name not in ("origin", "file")},

@@ -271,7 +271,8 @@ def _conclude(
     found = summaries.summarize(rows, plan.cases, plan.profile, plan.roofs)
     found["clock"] = clock_summary(clock_log(run_dir))
     results.write_manifest(run_dir, {**manifest, "ended": results.utc_now(), "statuses": found["statuses"],
-                                     "aa_floor": found["aa_floor"], "clock": found["clock"]})  # fmt: skip
+                                     "aa_floor": found["aa_floor"], "clock": found["clock"],
+                                     "roofs": found["roofs"]})  # fmt: skip
     with mark("report"):
         report = _report(run_dir)
     clocks = [row["sm_clock_mhz"] for row in rows if row.get("sm_clock_mhz") and row["source"] == "measured"]

@@ -66,6 +66,7 @@ def facts(frame: pd.DataFrame, manifest: Mapping[str, Any]) -> list[tuple[str, s
         ("State dtype", _values(data, "state_dtype")),
         ("Input dtype", _values(data, "input_dtype")),
         ("L2", _values(data, "l2_state")),
+        ("Roofs", _roofs(data, manifest)),
         ("Baseline", _baseline(controls)),
         ("Evidence", _evidence(data)),
         ("Cases", statuses(data)),
@@ -94,6 +95,14 @@ def _gpu(data: pd.DataFrame, manifest: Mapping[str, Any]) -> str:
     uuid = lookup(manifest, "gpu_uuid", "uuid")
     text = f"{name} ({keys})" if name and keys and str(name) != keys else str(name or keys)
     return f"{text}, {uuid}" if uuid else text
+
+
+def _roofs(data: pd.DataFrame, manifest: Mapping[str, Any]) -> str:
+    """Return which roofs a run went by; runs of before that was written down have its kind in their rows."""
+    roofs = manifest.get("roofs")
+    if isinstance(roofs, Mapping) and roofs.get("text"):
+        return str(roofs["text"])
+    return _values(data[data["roof_gb_s"].notna()], "roof_source")
 
 
 def _baseline(controls: pd.DataFrame) -> str:

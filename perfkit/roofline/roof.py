@@ -101,9 +101,8 @@ class Roofs:
         return f"{text} {self.date}" if self.date and self.calibrated else text
 
     def provenance(self) -> dict[str, str | None]:
-        """Return which roofs these are, for manifests and JSON."""
-        return {"source": self.source, "origin": self.origin, "date": self.date, "file": self.file,
-                "text": self.described}  # fmt: skip
+        """Return which roofs these are, for manifests and JSON; without a path, which may name the user."""
+        return {"source": self.source, "origin": self.origin, "date": self.date, "text": self.described}
 
     @property
     def calibrated(self) -> bool:
