@@ -4,7 +4,8 @@
     scripts/ship_run.py RUN [--name NAME] [--rederive] [--force]
 
 The rows keep their source, `measured`: whoever loads them beside a run of his own calls them `recorded`. The manifest
-keeps what says how the numbers came about and nothing that names a machine's folders, processes or kernel build.
+keeps what says how the numbers came about and nothing that names a machine's folders, processes or kernel build. Of a
+run of `perfkit profile` the counters ship, as NAME-counters.csv with NAME-counters.manifest.json.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from perfkit import results
 from perfkit.cases import is_plugin
 from perfkit.errors import InputError, PerfkitError
 from perfkit.method import Case
-from perfkit.profiles.measured import MEASURED
+from perfkit.profiles.counters import read_counters, write_counters
+from perfkit.profiles.measured import COUNTERS_SUFFIX, MEASURED
 
 #: Statuses that say something is wrong with the run or the kernels, not with the point.
 BAD = ("incorrect", "crashed", "error", "timeout")
 KEPT = ("schema", "command", "mode", "worker_mode", "model", "seed", "settings", "case_timeout_s", "case_ids", "hash",
-        "packages", "python", "host_kind", "cpu_count", "started", "ended", "statuses", "aa_floor")  # fmt: skip
+        "packages", "python", "host_kind", "cpu_count", "started", "ended", "statuses", "aa_floor", "ncu")  # fmt: skip
 GPU_KEPT = ("key", "name", "uuid", "driver", "cuda", "compute_capability", "memory_total_mib", "sm_clock_max_mhz",
             "memory_clock_max_mhz", "power_limit_w", "is_mig")  # fmt: skip
 #: Columns that depend on the roofs that were known when the run ended.
@@ -53,7 +55,8 @@ def check_run(run: Path, manifest: Mapping[str, Any], rows: Sequence[Row], *, fo
     """
     file = run / "manifest.json"
     if not manifest.get("ended"):
-        raise InputError("has not finished; go on with perfkit sweep --resume", file=file, field="ended")
+        raise InputError(f"has not finished; go on with perfkit {manifest.get('command')} --resume", file=file,
+                         field="ended")  # fmt: skip
     mode = f"{manifest.get('mode')}, {manifest.get('worker_mode')}"
     if mode != "measure, cuda":
         raise InputError("was not measured on a GPU", file=file, field="mode", value=mode, allowed="measure, cuda")
@@ -160,7 +163,7 @@ def ship(run: Path, name: str | None, directory: Path, *, fresh: bool = False, f
         run: a run folder.
         name: of the files; by default ``<model>-<gpu>``.
         directory: where they go.
-        fresh: compute roofs and predictions again (:func:`rederive`).
+        fresh: compute roofs and predictions again (:func:`rederive`); there are none among counters.
         force: ship bad cases, and replace files that are there.
 
     Raises:
@@ -169,9 +172,14 @@ def ship(run: Path, name: str | None, directory: Path, *, fresh: bool = False, f
     manifest = results.read_manifest(run)
     rows = read_rows(run)
     check_run(run, manifest, rows, force=force)
-    if fresh:
+    counted = manifest["command"] == "profile"
+    write = write_counters if counted else results.write_csv
+    if counted:
+        rows = read_counters(run / "counters.csv")
+    if fresh and not counted:
         rows = rederive(manifest, rows)
     name = name or f"{manifest['model']['key']}-{manifest['gpu']['key']}"
+    name = f"{name.removesuffix(COUNTERS_SUFFIX)}{COUNTERS_SUFFIX}" if counted else name
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name):
         raise InputError("is not a file's name", field="--name", value=name, allowed="a-z, 0-9, '.', '_', '-'")
     files = [directory / f"{name}.csv", directory / f"{name}.manifest.json"]
@@ -189,7 +197,7 @@ def ship(run: Path, name: str | None, directory: Path, *, fresh: bool = False, f
     directory.mkdir(parents=True, exist_ok=True)
     results.write_text(files[1], json.dumps(plain, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
     with results.replacing(files[0]) as temporary:
-        results.write_csv(temporary, rows)
+        write(temporary, rows)
     return files
 
 
