@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perfkit.cases import Group, build_groups, parse_spec
+from perfkit.nsight.metrics import select
 from perfkit.nsight.steps import counted_steps, exact_step, range_name
 from perfkit.profiles import load_model, to_dict
 from perfkit.profiling import asked_alone, method_of
@@ -107,22 +108,17 @@ def install(folder: Path) -> Path:
     return ncu
 
 
-def small_plan(method: str = "all", draft: str = "1,2", gpu: dict[str, Any] | None = None, **settings: Any) -> Sweep:
-    """A plan of few cases at batch 64."""
-    from perfkit.nsight.metrics import select
-
+def small_plan(
+    method: str = "all", draft: str = "1,2", *, batch: str = "64", accepted: str = "1", **settings: Any
+) -> Sweep:
+    """A plan of few cases on a made-up H200."""
     model = load_model("nemotron-super")
-    spec = parse_spec(preset="default", method=method, batch="64", window="16", draft=draft,
-                      accepted="1" if draft != "1" else None, model_state_dtype=model.state_dtype)  # fmt: skip
+    spec = parse_spec(preset="default", method=method, batch=batch, window="16", draft=draft,
+                      accepted=accepted if draft != "1" else None, model_state_dtype=model.state_dtype)  # fmt: skip
     groups = asked_alone(build_groups(model.shape, spec), spec.methods, spec.drafts)
-    defaults = {
-        "seed": 0,
-        "cache_control": "all",
-        "clock_control": "none",
-        "metrics": list(select("all")),
-        "configs": {},
-    }
-    return Sweep("measure", "cuda", to_dict(model), gpu or GPU, groups, defaults | settings)
+    defaults = {"seed": 0, "cache_control": "all", "clock_control": "none", "metrics": list(select("all")),
+                "configs": {}}  # fmt: skip
+    return Sweep("measure", "cuda", to_dict(model), GPU, groups, defaults | settings)
 
 
 def facts(path: Path, groups: Iterable[Group]) -> Path:

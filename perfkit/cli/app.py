@@ -51,6 +51,9 @@ COMMANDS = MappingProxyType(
             "perfkit.cli.roofline", "roofline", "Measure this GPU's roofs, or show those that are known of a GPU."
         ),
         "profile": Command("perfkit.cli.profile", "profile", "Hold DRAM counters of Nsight Compute against the model."),
+        "reproduce": Command(
+            "perfkit.cli.reproduce", "reproduce", "Show a table of the paper: the paper's number, ours, their ratio."
+        ),
         "report": Command("perfkit.cli.report", "report", "Write one offline HTML page from finished runs."),
         "list": Command("perfkit.cli.list", "list_", "List models, GPUs, methods, runs or the shipped measurements."),
         "doctor": Command("perfkit.cli.doctor", "doctor", "Say what works on this machine, what does not, and why."),

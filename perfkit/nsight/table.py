@@ -33,7 +33,7 @@ def line(row: Mapping[str, Any]) -> list[Any]:
     counted = row["bytes_read_dram"], row["bytes_write_dram"]
     paper = row["bytes_read_paper"] + row["bytes_write_paper"]
     return [
-        row["draft_len"], _method(row), row["step"], row["h"], row["launches"], state_units(row), paper / 1e9,
+        row["draft_len"], method_name(row), row["step"], row["h"], row["launches"], state_units(row), paper / 1e9,
         declared[0] / 1e9, counted[0] / 1e9, round(100 * (counted[0] / declared[0] - 1), 2) if declared[0] else None,
         declared[1] / 1e9, counted[1] / 1e9, round((counted[1] - declared[1]) / 1e6, 1), sum(counted) / 1e9, judge(row),
     ]  # fmt: skip
@@ -58,6 +58,7 @@ def as_json(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, "verdict": judge(row)} for row in ordered(rows)]
 
 
-def _method(row: Mapping[str, Any]) -> str:
+def method_name(row: Mapping[str, Any]) -> str:
+    """Return a method with its window, ``replay L=16``."""
     name = str(row["method"]).rsplit("/", 1)[-1]
     return f"{name} L={row['window']}" if row["window"] is not None else name
