@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Run what needs a GPU, on any machine that has one: tests, roofs, sweeps. Internet and installed perfkit are not needed.
+# Run what needs a GPU, on any machine that has one: tests, roofs, sweeps, counters. Internet and installed perfkit are
+# not needed.
 #
-#   scripts/gpu.sh [--out DIR] [--wheels DIR] [--tests] [--roofs] [--use-roofs] [--sweep "MODEL [FLAG…]"]… [--quick]
+#   scripts/gpu.sh [--out DIR] [--wheels DIR] [--tests] [--roofs] [--use-roofs] [--sweep "MODEL [FLAG…]"]…
+#                  [--profile "MODEL [FLAG…]"]… [--quick]
 #
 #   --out DIR       where results go, new or existing (default: runs/gpu-<UTC time>)
 #   --wheels DIR    wheels of packages that Python lacks here; unpacked into a temporary folder, nothing is installed
@@ -9,6 +11,8 @@
 #   --roofs         measure this GPU's roofs twice into DIR/<gpu>-roofs.yaml; 2 % between the two are a failure
 #   --use-roofs     the same, and let the sweeps after it go by them
 #   --sweep …       perfkit sweep --model MODEL FLAG… into DIR/<model>, and all of that folder in DIR/<model>.tar.gz
+#   --profile …     perfkit profile --model MODEL FLAG… into DIR/<model>-counters, packed likewise; after the sweeps, whose
+#                   tuned launch configurations it uses
 #   --quick         fewer points: three sizes for roofs, the preset `quick` for sweeps
 #
 # Python is $PYTHON, else .venv's, else python3; it needs torch and triton. A part that fails does not stop the others;
@@ -20,12 +24,12 @@ usage() { sed -n 's/^#   //p' "${BASH_SOURCE[0]}" >&2; }
 bad() { echo "gpu.sh: $*" >&2; usage; exit 2; }
 
 out='' wheels='' tests='' roofs='' use='' quick=''
-sweeps=()
+sweeps=() profiles=()
 while [ $# -gt 0 ]; do
     case $1 in
-        --out | --wheels | --sweep)
+        --out | --wheels | --sweep | --profile)
             [ $# -ge 2 ] && [ -n "$2" ] || bad "$1 needs a value"
-            case $1 in --out) out=$2 ;; --wheels) wheels=$2 ;; --sweep) sweeps+=("$2") ;; esac
+            case $1 in --out) out=$2 ;; --wheels) wheels=$2 ;; --sweep) sweeps+=("$2") ;; --profile) profiles+=("$2") ;; esac
             shift ;;
         --tests) tests=1 ;;
         --roofs) roofs=1 ;;
@@ -36,7 +40,8 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-[ -n "$tests$roofs" ] || [ ${#sweeps[@]} -gt 0 ] || bad "nothing to do: --tests, --roofs or --sweep"
+[ -n "$tests$roofs" ] || [ $((${#sweeps[@]} + ${#profiles[@]})) -gt 0 ] ||
+    bad "nothing to do: --tests, --roofs, --sweep or --profile"
 out=${out:-$root/runs/gpu-$(date -u +%Y%m%dT%H%M%SZ)}
 mkdir -p "$out" && out=$(cd "$out" && pwd) && : >>"$out/gpu.log" || bad "--out cannot be written"
 
@@ -90,14 +95,19 @@ if [ -n "$roofs" ]; then # two runs: the second shows that the first can be trus
     part roofs "$PYTHON" -m perfkit roofline --out "$out" "${how[@]}"
     [ -z "$use" ] || export PERFKIT_ROOFS=$out
 fi
-for sweep in ${sweeps[@]+"${sweeps[@]}"}; do
-    read -ra words <<<"$sweep"
-    name=$(basename "${words[0]}" .json | tr -c 'A-Za-z0-9._\n-' -)
-    folder=$out/$name n=1
+model_part() { # model_part COMMAND SUFFIX "MODEL FLAG…" [FLAG…]: into a folder of the model's name and SUFFIX, packed
+    local -a words
+    read -ra words <<<"$3"
+    local name folder n=1
+    name=$(basename "${words[0]}" .json | tr -c 'A-Za-z0-9._\n-' -)$2
+    folder=$out/$name
     while [ -e "$folder" ]; do n=$((n + 1)) folder=$out/$name-$n; done
-    part "sweep ${folder##*/}" "$PYTHON" -m perfkit sweep --model "${words[@]}" ${quick:+--preset quick} --out "$folder"
+    part "$1 ${folder##*/}" "$PYTHON" -m perfkit "$1" --model "${words[@]}" "${@:4}" --out "$folder"
     [ ! -d "$folder" ] || tar -C "$out" -czf "$folder.tar.gz" "${folder##*/}" || failed=1
-done
+}
+
+for sweep in ${sweeps[@]+"${sweeps[@]}"}; do model_part sweep '' "$sweep" ${quick:+--preset quick}; done
+for profile in ${profiles[@]+"${profiles[@]}"}; do model_part profile -counters "$profile"; done
 
 { echo; printf '%s\n' "${table[@]}"; echo "results in $out"; } | tee -a "$out/gpu.log"
 exit "$failed"

@@ -18,7 +18,7 @@ case "$*" in
     *roofline*--quick) exit 3 ;;
     *roofline*) echo 'gpu: x' >"$5/x-roofs.yaml" ;;
     *sweep*broken*) exit 3 ;;
-    *sweep*) while [ "$1" != --out ]; do shift; done; mkdir -p "$2/samples"; echo rows >"$2/results.csv"
+    *sweep* | *profile*) while [ "$1" != --out ]; do shift; done; mkdir -p "$2/samples"; echo rows >"$2/results.csv"
              echo '{}' >"$2/samples/a.json" ;;
 esac
 """
@@ -62,6 +62,19 @@ def test_sweeps_go_by_the_roofs_where_asked(tmp_path: Path) -> None:
     done, (roofs, sweep) = _script(tmp_path, "--use-roofs", "--sweep", "good", "--out", "out")
     assert done.returncode == 0 and (tmp_path / "out" / "x-roofs.yaml").exists()
     assert "| ROOFS=own " in roofs and f"| ROOFS={tmp_path / 'out'} " in sweep
+
+
+def test_counters_come_after_the_sweeps_in_a_folder_of_their_own(tmp_path: Path) -> None:
+    profiles = ("--profile", "nemotron-super --draft 1,4,8", "--sweep", "nemotron-super", "--profile", "nemotron-super")
+    done, calls = _script(tmp_path, *profiles, "--quick", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "out"
+    assert [call.partition(" | ")[0] for call in calls] == [
+        f"-m perfkit sweep --model nemotron-super --preset quick --out {out}/nemotron-super",
+        f"-m perfkit profile --model nemotron-super --draft 1,4,8 --out {out}/nemotron-super-counters",
+        f"-m perfkit profile --model nemotron-super --out {out}/nemotron-super-counters-2",
+    ]
+    assert (out / "nemotron-super-counters-2.tar.gz").exists()
 
 
 def test_a_failing_part_does_not_stop_the_others(tmp_path: Path) -> None:
