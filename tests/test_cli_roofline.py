@@ -168,7 +168,10 @@ def test_measured_roofs_are_what_every_later_command_uses(
     assert app.run(["roofline", "--repeat", "2"]) == 0
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
-    assert lines[0] == "MEASURED  NVIDIA H200 SXM 141GB, driver 580.159, SM 1965 MHz, power limit 700 W"
+    assert (
+        lines[0]
+        == "MEASURED  NVIDIA H200 SXM 141GB, driver 580.159, SM 1965 MHz, power limit 700 W, 0 throttled samples dropped"
+    )
     assert re.search(r"^2048 MiB +4,4\d\d +3,8\d\d +3,9\d\d +4,2\d\d$", captured.out, re.MULTILINE)
     assert re.search(r"^90 MiB +4,0\d\d +3,8\d\d +3,7\d\d +3,7\d\d +3,6\d\d$", captured.out, re.MULTILINE)
     assert "L2        reads at 7,0" in captured.out

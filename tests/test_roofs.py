@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,8 @@ def test_throttled_configurations_do_not_count() -> None:
     found = roofs.measure(FakeBench(throttled=[CONFIGS[1]]), SMALL)
     assert found.points[0].config != CONFIGS[1] and found.points[0].dropped == 10
     assert roofs.found_data("h200-sxm", FACTS, found)["throttled"] == 40  # of four kinds
+    silent = replace(found, l2=(replace(found.points[0], dropped=None),))
+    assert roofs.found_data("h200-sxm", FACTS, silent)["throttled"] is None  # not none
     with pytest.raises(DeviceError, match=r"all 40 samples of read 1 MiB \(power cap\)"):
         roofs.measure(FakeBench(throttled=CONFIGS), SMALL)
 

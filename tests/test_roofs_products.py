@@ -80,7 +80,7 @@ def test_the_power_cap_is_the_roof_and_other_throttling_is_not() -> None:
 
 def test_a_driver_that_says_nothing() -> None:
     found = sustained("fp32", SIZE, (clock := Clock(50e3)).enqueue, 1.0, clock, Monitor("GPU-none"))
-    assert (found.clock_mhz, found.power_w, found.capped) == (None, None, 0.0)
+    assert (found.clock_mhz, found.power_w, found.capped, found.dropped) == (None, None, None, None)
 
 
 def test_precision_is_set_for_the_product_and_restored() -> None:

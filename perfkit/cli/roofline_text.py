@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.cli.common import print_table
 from perfkit.cli.roofline_run import datasheet, differ_text
+from perfkit.progress import count
 
 if TYPE_CHECKING:
     from perfkit.cli.roofline_run import Answer, Request
@@ -52,8 +53,10 @@ def _head(answer: Answer) -> str:
         parts.append(f"SM {data['sm_clock_mhz']:.0f} MHz")
     if data.get("power_limit_w"):
         parts.append(f"power limit {data['power_limit_w']:.0f} W")
-    if data.get("throttled"):
-        parts.append(f"{data['throttled']} throttled samples dropped")
+    if answer.measured or data.get("throttled"):
+        dropped = data.get("throttled")
+        parts.append("throttled samples unknown: the driver does not say" if dropped is None else
+                     f"{count(dropped, 'throttled sample')} dropped")  # fmt: skip
     return ", ".join(parts)
 
 

@@ -100,7 +100,8 @@ def combine(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         values = [run[name] for run in runs if run.get(name) is not None]
         first[name] = statistics.fmean(values) if values else None
     pairs = [compare(a, b) for index, a in enumerate(runs) for b in runs[index + 1 :]]
-    first["throttled"] = sum(run["throttled"] or 0 for run in runs)
+    dropped = [run["throttled"] for run in runs]
+    first["throttled"] = None if None in dropped else sum(dropped)
     first["notes"] = "; ".join(dict.fromkeys(run["notes"] for run in runs))
     return first | {"runs": len(runs), "spread": max(pair.spread for pair in pairs)}
 

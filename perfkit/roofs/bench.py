@@ -41,25 +41,26 @@ class GpuBench:
     Args:
         monitor: a started :class:`perfkit.device.Monitor`.
         largest: bytes of the pool if memory allows.
+        device: where tensors lie; tests have none but "cpu".
 
     Raises:
         DeviceError: torch sees no CUDA device.
     """
 
-    def __init__(self, monitor: Monitor, largest: int) -> None:
+    def __init__(self, monitor: Monitor, largest: int, device: str = "cuda") -> None:
         import torch
 
         properties = gpu_properties()
         self.l2_bytes, self._sms = int(properties.L2_cache_size), int(properties.multi_processor_count)
-        self._torch, self._monitor, self._clock = torch, monitor, CudaClock()
+        self._torch, self._monitor, self._clock, self._device = torch, monitor, CudaClock(), device
         free, _ = torch.cuda.mem_get_info()
         # Twice what must be cold: copies of the largest footprint that is repeated are rounded up.
         wanted = max(largest, 2 * COLD_L2 * self.l2_bytes)
         size = min(wanted, int(free * 0.8)) // MIB * MIB
-        generator = torch.Generator(device="cuda").manual_seed(0)
-        self.pool = torch.empty(size // ELEMENT_BYTES, device="cuda").normal_(generator=generator)
+        generator = torch.Generator(device=device).manual_seed(0)
+        self.pool = torch.empty(size // ELEMENT_BYTES, device=device).normal_(generator=generator)
         programs = self.pool.numel() // min(config["tile"] for config in CONFIGS) + 1
-        self.sink = torch.zeros(programs, device="cuda")
+        self.sink = torch.zeros(programs, device=device)
         self._spin()
 
     def _spin(self) -> None:
@@ -130,7 +131,7 @@ class GpuBench:
 
     def product(self, kind: str, seconds: float) -> Rate:
         """Return the sustained rate of one kind of matrix product."""
-        return measure_product(PRODUCTS[kind], SIZE, seconds, self._clock, self._monitor, "cuda")
+        return measure_product(PRODUCTS[kind], SIZE, seconds, self._clock, self._monitor, self._device)
 
     def costs(self) -> Costs:
         """Return what an empty kernel costs: launched from Python, as one more node of a graph, as a graph alone.

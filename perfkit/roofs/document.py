@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def found_data(gpu: str, facts: Mapping[str, Any], found: Found) -> dict[str, An
         "notes": lowest,
         "runs": 1,
         "spread": None,
-        "throttled": sum(point.dropped for point in everything) + sum(one.dropped for one in found.rates),
+        "throttled": _total([*(point.dropped for point in everything), *(one.dropped for one in found.rates)]),
         "sm_clock_mhz": statistics.median(clocks) if clocks else None,
         "sm_clock_max_mhz": facts.get("sm_clock_max_mhz"),
         "power_limit_w": facts.get("power_limit_w"),
@@ -68,6 +68,12 @@ def found_data(gpu: str, facts: Mapping[str, Any], found: Found) -> dict[str, An
         "l2": [_bandwidth(point) for point in found.l2],
         "rates": [_rate(one) for one in sorted(found.rates, key=lambda one: RATE_KINDS.index(one.kind))],
     }  # fmt: skip
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    """Return how many samples were dropped in all; None where the driver does not say it of each."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def _bandwidth(point: Point) -> dict[str, Any]:

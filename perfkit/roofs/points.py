@@ -50,7 +50,7 @@ class Point:
         moved: bytes, reads and writes together; of L2 those of the working set, which is read once in this time.
         time_us: of the fastest configuration, median and 95 % interval.
         config: that configuration.
-        dropped: throttled samples of all configurations.
+        dropped: throttled samples of all configurations; None where the driver does not say.
         clock_mhz: SM clock after the samples, median.
     """
 
@@ -58,7 +58,7 @@ class Point:
     moved: int
     time_us: Interval
     config: Config
-    dropped: int = 0
+    dropped: int | None = 0
     clock_mhz: float | None = None
 
     @property
@@ -78,8 +78,8 @@ class Rate:
         tflops: 10^12 floating-point operations per second, median and 95 % interval.
         clock_mhz: SM clock, median.
         power_w: the driver's last reading while it ran, which may itself be a mean over a second.
-        capped: share of the samples at the GPU's power cap: there the cap is the roof.
-        dropped: samples that throttled for another reason.
+        capped: share of the samples at the GPU's power cap, where the cap is the roof; None where it does not say.
+        dropped: samples that throttled for another reason; None where the driver does not say.
     """
 
     kind: str
@@ -87,8 +87,8 @@ class Rate:
     tflops: Interval
     clock_mhz: float | None = None
     power_w: float | None = None
-    capped: float = 0.0
-    dropped: int = 0
+    capped: float | None = 0.0
+    dropped: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,8 @@ def best_point(kind: str, moved: int, series: Mapping[Config, Series]) -> Point:
         reasons = sorted({reason for one in series.values() for reason in one.reasons})
         raise throttled(_name(kind, moved), dropped, reasons)
     config, found = min(quiet.items(), key=lambda item: item[1].interval().value)
-    return Point(kind, moved, found.interval(), config, dropped, found.clock_mhz)
+    known = all(one.known for one in series.values())
+    return Point(kind, moved, found.interval(), config, dropped if known else None, found.clock_mhz)
 
 
 def throttled(what: str, dropped: int, reasons: Sequence[str]) -> DeviceError:

@@ -142,12 +142,13 @@ def sustained(
     times: list[float] = []
     clocks: list[int] = []
     reasons: set[str] = set()
-    spent, capped, dropped = 0.0, 0, 0
+    spent, capped, dropped, known = 0.0, 0, 0, True
     while spent < seconds * 1e6:
         before = monitor.snapshot()
         time = clock.time_us(sample)
         verdict = monitor.judge(before, monitor.snapshot())
         spent += time
+        known &= verdict.known
         others = set(verdict.reasons) - {POWER_CAP}
         if others:
             dropped += 1
@@ -163,4 +164,5 @@ def sustained(
     flops = 2.0 * size**3
     rates = median_interval([flops / time / 1e6 for time in times])
     middle = statistics.median(clocks) if clocks else None
-    return Rate(kind, size, rates, middle, power, capped / len(times), dropped)
+    share, lost = (capped / len(times), dropped) if known else (None, None)
+    return Rate(kind, size, rates, middle, power, share, lost)
