@@ -280,6 +280,8 @@ def _conclude(
     tuned = plan.worker_mode == "cuda" and bool(plan.settings.get("tune"))
     lines = lastlines.lines(found, gpu, plan.roofs, tuned=tuned)
     steps = [f"report {report}" if report is not None else f"rows {run_dir}/results.csv"]
+    if plan.mode == "measure" and any(row["prediction_error"] is not None for row in rows):
+        steps.insert(0, f"perfkit profile {run_dir} --worst 3")
     if plan.trace:
         steps.append(f"trace {run_dir / TRACE_FILE} in ui.perfetto.dev")
     if any(status in results.INCOMPLETE for status in found["statuses"]):
