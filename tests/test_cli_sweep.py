@@ -72,7 +72,7 @@ def test_a_sweep_leaves_everything_that_a_run_has(fake, monkeypatch: pytest.Monk
     assert lines[3] == "MEASURED  Fake GPU GPU-fa4e, driver fake, SM 1980 MHz, cold L2"
     assert lines[4].startswith("clock     SM 1980 MHz, memory 3201 MHz, 71 W, 31 C; throttled in 0 of ")
     assert len((run / "samples" / "clock.csv").read_text().splitlines()) == manifest["clock"]["readings"] + 1 >= 3
-    assert lines[-1] == f"next      report {run}/report.html"
+    assert lines[-1] == f"next      perfkit profile {run} --worst 3   ·   report {run}/report.html"
     assert "[6/6] B256 L16 replay" in err
 
 
