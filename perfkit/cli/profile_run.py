@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from perfkit import results
 from perfkit.cases import Group, build_groups, case_memory, label, parse_ints, parse_spec
-from perfkit.cli.common import print_json, print_table
+from perfkit.cli.common import print_json, print_table, say
 from perfkit.cli.sweep_run import choose_gpu, usable_gpu
 from perfkit.errors import DeviceError, ExitCode, InputError, worst
 from perfkit.method import Case, Config
 from perfkit.nsight import table
 from perfkit.nsight.command import CACHE_CONTROLS, CLOCK_CONTROL
+from perfkit.nsight.failures import UnknownMetric
 from perfkit.nsight.metrics import select
 from perfkit.nsight.steps import counted_steps
 from perfkit.nsight.tool import Tool, find_ncu, open_tool
@@ -196,19 +196,20 @@ def start(plan: Plan, ncu: str | None, out: Path | None, *, max_time: float | No
         raise DeviceError("no usable GPU here (perfkit doctor says why): counters are read where kernels run; "
                           "--dry-run shows what would be counted")  # fmt: skip
     tool = open_tool(ncu)
-    there = out is not None and out.is_dir()
-    run_dir = results.prepare_run_dir(out or _run_dir(plan.sweep))
-    for text in plan.notes:
-        print(text, file=sys.stderr, flush=True)
-    manifest = plan.sweep.manifest() | {"command": "profile", "ncu": tool.version, "known": plan.known}
-    results.write_manifest(run_dir, manifest)
-    try:
-        return _run(plan, tool, manifest, run_dir, max_time, as_json)
-    except InputError:  # a metric that only ncu could refuse; nothing was counted
-        shutil.rmtree(run_dir)
-        if there:
-            run_dir.mkdir()
-        raise
+    with _holding(plan.sweep):
+        there = out is not None and out.is_dir()
+        run_dir = results.prepare_run_dir(out or _run_dir(plan.sweep))
+        for text in plan.notes:
+            say(text)
+        manifest = plan.sweep.manifest() | {"command": "profile", "ncu": tool.version, "known": plan.known}
+        results.write_manifest(run_dir, manifest)
+        try:
+            return _run(plan, tool, manifest, run_dir, max_time, as_json)
+        except UnknownMetric:  # at the first launch of all, so nothing was counted
+            shutil.rmtree(run_dir)
+            if there:
+                run_dir.mkdir()
+            raise
 
 
 def resume(run_dir: Path, ncu: str | None, *, max_time: float | None, as_json: bool) -> int:
@@ -226,7 +227,18 @@ def resume(run_dir: Path, ncu: str | None, *, max_time: float | None, as_json: b
             raise InputError(f"was counted on {sweep.gpu.get('uuid')}; here is {here and here.get('uuid')}",
                              file=run_dir / "manifest.json", field="gpu.uuid")  # fmt: skip
     manifest = {**manifest, "resumed": results.utc_now(), "ended": None}
-    return _run(Plan(sweep, known=manifest.get("known") or {}), open_tool(ncu), manifest, run_dir, max_time, as_json)
+    tool = open_tool(ncu)
+    with _holding(sweep):
+        return _run(Plan(sweep, known=manifest.get("known") or {}), tool, manifest, run_dir, max_time, as_json)
+
+
+@contextmanager
+def _holding(sweep: Sweep) -> Iterator[None]:
+    """Hold the GPU: what another run does meanwhile would be in the counters, and the profiler in its times."""
+    from perfkit.device import gpu_lock
+
+    with gpu_lock(str(sweep.gpu["uuid"])) if sweep.worker_mode == "cuda" else nullcontext():
+        yield
 
 
 def _run_dir(sweep: Sweep) -> Path:
@@ -237,8 +249,6 @@ def _run_dir(sweep: Sweep) -> Path:
 def _run(
     plan: Plan, tool: Tool, manifest: Mapping[str, Any], run_dir: Path, max_time: float | None, as_json: bool
 ) -> int:
-    from perfkit.device import gpu_lock
-
     sweep = plan.sweep
     stop_at = time.monotonic() + max_time if max_time is not None else None
     patience = Patience(case_s=sweep.case_timeout_s, stop_at=stop_at)
@@ -246,9 +256,7 @@ def _run(
     with signals_as_interrupts(), results.writing(run_dir):
         try:
             results.discard_frame(run_dir)
-            # What another run times meanwhile would be in the counters, and the profiler in its times.
-            with gpu_lock(str(sweep.gpu["uuid"])) if sweep.worker_mode == "cuda" else nullcontext():
-                profiler.run()
+            profiler.run()
             rows, counters = conclude(sweep, run_dir)
         except (Interrupted, OutOfTime) as error:
             go_on = resume_command(run_dir, "profile")

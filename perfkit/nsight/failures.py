@@ -16,6 +16,10 @@ _ERROR = re.compile(r"^==ERROR==\s*(.+)$", re.MULTILINE)
 _OF_A_KERNEL = ("Failed to profile", "application returned an error code", "shutdown target application")
 
 
+class UnknownMetric(InputError):
+    """A metric that the user named and Nsight Compute does not know: bad input that only it could find."""
+
+
 def fatal(text: str, tool: Tool) -> PerfkitError | None:
     """Return the error for a reason that no other case would fare better with; None if the text has none.
 
@@ -33,8 +37,8 @@ def fatal(text: str, tool: Tool) -> PerfkitError | None:
         if is_own(name):
             return DeviceError(f"ncu {tool.version or ''} knows no metric {name} for this GPU: --metrics dram asks for "
                                "bytes and time alone; a newer Nsight Compute may know it")  # fmt: skip
-        return InputError("this Nsight Compute knows no such metric for this GPU (`ncu --query-metrics` lists them)",
-                          field="--metrics", value=name)  # fmt: skip
+        return UnknownMetric("this Nsight Compute knows no such metric for this GPU (`ncu --query-metrics` lists them)",
+                             field="--metrics", value=name)  # fmt: skip
     if match := _OPTION.search(text):
         return DeviceError(f"ncu {tool.version or ''} refuses an option: {match[0].strip()}; a Nsight Compute of 2022 "
                            "or newer takes it")  # fmt: skip
