@@ -23,14 +23,14 @@ def test_programs_walk_through_the_working_set(tiles: int, reads: int) -> None:
     a, b = _buffers(64 * tiles)
     before = a.clone()
     with touched({"a": a, "b": b}) as record:
-        launch(a, b, reads, 2, SMALL)
+        launch(a, b, reads, 2, SMALL)()
     assert record.outside == [] and record.bytes_written == 0
     visits = [{(program * tiles // 4 + step) % tiles for step in range(reads)} for program in range(4)]
     assert record.bytes_read == 4 * 64 * len(set().union(*visits))
     assert torch.equal(a, before) and b.isnan().all()
     for tile in range(tiles):
         a[64 * tile + 63] = 1e31
-        launch(a, b, reads, 2, SMALL)
+        launch(a, b, reads, 2, SMALL)()
         assert [not value.isnan() for value in b[:4]] == [tile in seen for seen in visits]
         a[64 * tile + 63] = 0.0
         b.fill_(float("nan"))
@@ -39,7 +39,7 @@ def test_programs_walk_through_the_working_set(tiles: int, reads: int) -> None:
 def test_a_part_of_a_tile_is_refused() -> None:
     a, b = _buffers(100)
     with pytest.raises(ValueError, match="100 elements are not a whole number of tiles of 64"):
-        launch(a, b, 1, 1, SMALL)
+        launch(a, b, 1, 1, SMALL)()
 
 
 def test_configurations_fit_on_an_sm_and_working_sets_are_whole_tiles() -> None:

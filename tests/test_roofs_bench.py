@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +31,7 @@ class Device:
         self.now = 0.0
         self.start_us = LAUNCH_US
         self.seen: list[tuple[str, int]] = []  # kind and address of what each launch of a stream touches
+        self.compiled: list[Sequence[Callable[[], None]]] = []
 
     def kernel(self, us: float = 0.0) -> None:
         self.now += self.start_us + us
@@ -70,11 +72,12 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(bench, "gpu_properties", lambda: properties)
     monkeypatch.setattr(bench, "capture", made.capture)
     monkeypatch.setattr(bench, "CudaClock", lambda: made)
-    monkeypatch.setattr(bench, "launch_empty", lambda a: made.kernel())
+    monkeypatch.setattr(bench, "empty_launch", lambda a: made.kernel)
+    monkeypatch.setattr(bench, "compile_launches", made.compiled.append)
     monkeypatch.setattr(bench, "WARMUP_S", 0.0)
     monkeypatch.setattr(bench, "RULE", Stopping(min_samples=2, max_samples=2))
-    monkeypatch.setattr(bench.l2, "launch", made.l2)
-    monkeypatch.setattr(Stream, "launch", lambda *args: made.stream(*args))
+    monkeypatch.setattr(bench.l2, "launch", lambda *args: partial(made.l2, *args))
+    monkeypatch.setattr(Stream, "launch", lambda *args: partial(made.stream, *args))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 34, 1 << 34))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     return made
@@ -108,6 +111,14 @@ def test_l2_is_read_again_and_again_and_timed_per_pass(device: Device, share: fl
     found = _bench().l2_read(held, l2.CONFIGS)
     assert found[l2.CONFIGS[1]].interval().value == pytest.approx(held / RATES["l2"] / 1e3, rel=2e-2)
     assert found[l2.CONFIGS[0]].interval().value == pytest.approx(1.5 * held / RATES["l2"] / 1e3, rel=2e-2)
+
+
+def test_streams_are_compiled_ahead_all_at_once(device: Device) -> None:
+    _bench()
+    (launches,) = device.compiled
+    assert {(launch.args[0], launch.args[3]) for launch in launches} == {
+        (one, config) for one in STREAMS.values() for config in CONFIGS
+    }
 
 
 def test_costs_are_told_apart(device: Device) -> None:

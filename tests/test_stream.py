@@ -9,7 +9,7 @@ from test_compile_mamba2 import OLD, PINNED, python_with
 from test_steptimes import child
 
 from perfkit.kernels import l2, stream
-from perfkit.kernels.stream import CONFIGS, STREAMS, launch_empty
+from perfkit.kernels.stream import CONFIGS, STREAMS, empty_launch
 from perfkit.method import Config
 from perfkit.touched import touched
 
@@ -28,7 +28,7 @@ def test_values_and_exact_bytes(kind: str, read: int, written: int, n: int) -> N
     a, b = _buffers(n)
     before = a.clone()
     with touched({"a": a, "b": b}) as record:
-        STREAMS[kind].launch(a, b, SMALL)
+        STREAMS[kind].launch(a, b, SMALL)()
     assert record.outside == [] and record.races == {}
     assert (record.bytes_read, record.bytes_written) == (4 * n * read, 4 * n * written)
     moved = 4 * n * (read + written)
@@ -50,7 +50,7 @@ def test_values_and_exact_bytes(kind: str, read: int, written: int, n: int) -> N
 
 def test_written_data_are_random() -> None:
     a, b = _buffers(4096)
-    STREAMS["write"].launch(a, b, SMALL)
+    STREAMS["write"].launch(a, b, SMALL)()
     assert len(a.unique()) > 4000
     assert abs(float(a.mean()) - 1.5) < 0.02
 
@@ -59,11 +59,11 @@ def test_every_element_counts_in_a_read() -> None:
     a, b = _buffers(200)
     for index in (0, 63, 64, 199):
         a[index] = 1e31  # what no data of order one sum to
-        STREAMS["read"].launch(a, b, SMALL)
+        STREAMS["read"].launch(a, b, SMALL)()
         assert not b[index // 64].isnan()
         b.fill_(float("nan"))
         a[index] = 0.0
-    STREAMS["read"].launch(a, b, SMALL)
+    STREAMS["read"].launch(a, b, SMALL)()
     assert b.isnan().all()
 
 
@@ -71,7 +71,7 @@ def test_update_in_place_comes_back() -> None:
     a, b = _buffers(200)
     before = a.clone()
     for _ in range(100):
-        STREAMS["inplace"].launch(a, b, SMALL)
+        STREAMS["inplace"].launch(a, b, SMALL)()
     assert torch.allclose(a, before, atol=1e-6)
 
 
@@ -85,7 +85,7 @@ def test_one_read_and_several_writes(monkeypatch: pytest.MonkeyPatch, places: in
     a, b = _buffers(n * places)
     before = a.clone().view(-1, places, min(n, place))
     with touched({"a": a, "b": b}) as record:
-        kind.launch(a, b, SMALL)
+        kind.launch(a, b, SMALL)()
     assert record.outside == [] and record.races == {}
     assert (record.bytes_read, record.bytes_written) == (4 * n, 4 * n * places)
     assert kind.elements(4 * n * (1 + places)) == n
@@ -95,7 +95,7 @@ def test_one_read_and_several_writes(monkeypatch: pytest.MonkeyPatch, places: in
         expected = before[:, 0] if index % 2 else 0.5 - before[:, 0]
         assert torch.allclose(after[:, index], expected, atol=1e-6)
     for _ in range(101):
-        kind.launch(a, b, SMALL)
+        kind.launch(a, b, SMALL)()
     assert torch.allclose(a.view_as(before)[:, 0], before[:, 0], atol=1e-5)  # an even number of flips
     assert b.isnan().all()
 
@@ -109,7 +109,7 @@ def test_several_reads_and_one_write(monkeypatch: pytest.MonkeyPatch, places: in
     a, b = _buffers(n * places)
     before = a.clone().view(-1, places, 96)
     with touched({"a": a, "b": b}) as record:
-        kind.launch(a, b, SMALL)
+        kind.launch(a, b, SMALL)()
     assert record.outside == [] and record.races == {}
     assert (record.bytes_read, record.bytes_written) == (4 * n * places, 4 * n)
     assert kind.elements(4 * n * (places + 1)) == n
@@ -117,7 +117,7 @@ def test_several_reads_and_one_write(monkeypatch: pytest.MonkeyPatch, places: in
     after = a.view_as(before)
     assert torch.equal(after[:, 0], 0.5 - before[:, 0]) and torch.equal(after[:, 1:], before[:, 1:])
     after[1, places - 1, 70] = 1e31
-    kind.launch(a, b, SMALL)
+    kind.launch(a, b, SMALL)()
     expected = before[:, 0].clone()
     expected[1, 70] = 0.5 - expected[1, 70]  # left as it was
     assert torch.allclose(after[:, 0], expected, atol=1e-6) and b.isnan().all()
@@ -127,7 +127,7 @@ def test_a_part_of_a_place_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "PLACE", 64)
     a, b = _buffers(2 * 100)
     with pytest.raises(ValueError, match="1r2w: 100 elements are no multiple of 64"):
-        STREAMS["1r2w"].launch(a, b, SMALL)
+        STREAMS["1r2w"].launch(a, b, SMALL)()
 
 
 @pytest.mark.parametrize("version", [PINNED, OLD])
@@ -149,9 +149,9 @@ def test_candidates_are_launchable_and_an_empty_kernel_touches_nothing() -> None
     assert all(config["tile"] & (config["tile"] - 1) == 0 and config["warps"] in (1, 2, 4, 8) for config in CONFIGS)
     a, b = _buffers(5000)
     for config in CONFIGS:
-        STREAMS["copy"].launch(a, b, config)
+        STREAMS["copy"].launch(a, b, config)()
         assert torch.equal(a, b)
     with touched({"a": a}) as record:
-        launch_empty(a)
+        empty_launch(a)()
     assert record.launches == 1
     assert (record.bytes_read, record.bytes_written) == (0, 0)

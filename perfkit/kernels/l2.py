@@ -1,8 +1,9 @@
 """Reads of a working set that stays in L2: what L2 gives to the SMs, and nothing else.
 
 A launch reads the working set many times over, so that its own start and drain do not count, and launches over the
-same buffer find it in L2. L1 is bypassed. Programs start at places spread evenly over the set and walk through it: no SM
-reads a tile again soon, and only where the set has fewer tiles than there are programs do several read one at a time.
+same buffer find it in L2. L1 is bypassed. Programs start at places spread evenly over the set and walk through it: no
+SM reads a tile again soon, and only where the set has fewer tiles than there are programs do several read one at a
+time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from perfkit.kernels.lang import tl, triton
-from perfkit.method import Config
+from perfkit.method import Config, Launch
 
 ELEMENT_BYTES = 4
 
@@ -65,8 +66,8 @@ def passes_of(held: int, reads: int, sms: int, config: Config) -> int:
     return sms * config["programs"] * reads * config["tile"] * ELEMENT_BYTES // held
 
 
-def launch(a: Any, b: Any, reads: int, sms: int, config: Config) -> Any:
-    """Read the working set again and again; return what Triton returns.
+def launch(a: Any, b: Any, reads: int, sms: int, config: Config) -> Launch:
+    """Return the launch that reads the working set again and again.
 
     Args:
         a: [n] FP32, contiguous, n a multiple of the tile; the working set, only read.
@@ -81,6 +82,5 @@ def launch(a: Any, b: Any, reads: int, sms: int, config: Config) -> Any:
     tiles, rest = divmod(a.numel(), config["tile"])
     if rest or not tiles:
         raise ValueError(f"{a.numel()} elements are not a whole number of tiles of {config['tile']}")
-    return _l2_read_kernel[(sms * config["programs"],)](
-        a, b, tiles, reads, TILE=config["tile"], num_warps=config["warps"]
-    )
+    grid, args = (sms * config["programs"],), (a, b, tiles, reads)
+    return Launch(_l2_read_kernel, grid, args, {"TILE": config["tile"]}, {"num_warps": config["warps"]})

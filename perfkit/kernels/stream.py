@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from perfkit.kernels.lang import tl, triton
-from perfkit.method import Config
+from perfkit.method import Config, Launch
 
 ELEMENT_BYTES = 4
 #: Elements of one place of a stream to several: 2 MiB, what a state of a row and layer takes (Mamba-2: 2 to 4 MiB).
@@ -115,8 +115,8 @@ class Stream:
         """Return the bytes of memory that a launch over ``moved`` bytes touches."""
         return self.buffers * self.elements(moved) * ELEMENT_BYTES
 
-    def launch(self, a: Any, b: Any, config: Config) -> Any:
-        """Launch over n elements; return what Triton returns, the compiled kernel on a GPU.
+    def launch(self, a: Any, b: Any, config: Config) -> Launch:
+        """Return the launch over n elements.
 
         Args:
             a: [places * n] FP32, contiguous; source of a read or copy, else written. Of several places it is
@@ -134,9 +134,9 @@ class Stream:
         if n % width:
             raise ValueError(f"{self.kind}: {n} elements are no multiple of {width}")
         several = {} if self.places == 1 else {"PLACES": self.places}
-        return self.kernel[(n // width * triton.cdiv(width, config["tile"]),)](
-            a, b, width, TILE=config["tile"], num_warps=config["warps"], **several
-        )  # fmt: skip
+        grid = (n // width * triton.cdiv(width, config["tile"]),)
+        constexprs = {"TILE": config["tile"], **several}
+        return Launch(self.kernel, grid, (a, b, width), constexprs, {"num_warps": config["warps"]})
 
 
 STREAMS: Mapping[str, Stream] = MappingProxyType(
@@ -160,6 +160,6 @@ def _empty_kernel(a_ptr):
     pass
 
 
-def launch_empty(a: Any) -> Any:
-    """Launch one program that does nothing: what is left is the cost of a launch."""
-    return _empty_kernel[(1,)](a, num_warps=1)
+def empty_launch(a: Any) -> Launch:
+    """Return the launch of one program that does nothing: what is left is the cost of a launch."""
+    return Launch(_empty_kernel, (1,), (a,), {}, {"num_warps": 1})

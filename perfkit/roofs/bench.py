@@ -15,12 +15,13 @@ from typing import Any
 from perfkit.device import Monitor
 from perfkit.errors import DeviceError
 from perfkit.kernels import l2
-from perfkit.kernels.stream import CONFIGS, ELEMENT_BYTES, STREAMS, Stream, launch_empty
+from perfkit.kernels.stream import CONFIGS, ELEMENT_BYTES, STREAMS, Stream, empty_launch
 from perfkit.measure import CudaClock, Series, Subject, capture, gpu_properties, interleave
 from perfkit.method import Config
 from perfkit.roofs.points import MIB, Costs, Rate
 from perfkit.roofs.products import PRODUCTS, SIZE, measure_product
 from perfkit.stats import Stopping
+from perfkit.tuning import compile_launches
 
 #: Bytes that a graph touches before it returns to a buffer, in units of L2.
 COLD_L2 = 8
@@ -61,14 +62,23 @@ class GpuBench:
         self.pool = torch.empty(size // ELEMENT_BYTES, device=device).normal_(generator=generator)
         programs = self.pool.numel() // min(config["tile"] for config in CONFIGS) + 1
         self.sink = torch.zeros(programs, device=device)
+        self._compile()
         self._spin()
+
+    def _compile(self) -> None:
+        """Compile all streams at once, in threads: one after the other they would take most of a run."""
+        n = 16 * max(config["tile"] for config in CONFIGS)  # as divisible as what is timed
+        compile_launches([
+            one.launch(self.pool[: one.places * n], self.pool[:n] if one.buffers > one.places else self.sink, config)
+            for one in STREAMS.values() for config in CONFIGS
+        ])  # fmt: skip
 
     def _spin(self) -> None:
         """Bring the clocks up before anything is timed."""
         end = time.monotonic() + WARMUP_S
         half = self.pool.numel() // 2
         while time.monotonic() < end:
-            STREAMS["copy"].launch(self.pool[:half], self.pool[half : 2 * half], CONFIGS[0])
+            STREAMS["copy"].launch(self.pool[:half], self.pool[half : 2 * half], CONFIGS[0])()
             self._torch.cuda.synchronize()
 
     def largest(self) -> int:
@@ -93,9 +103,9 @@ class GpuBench:
         def work(config: Config) -> None:
             for _ in range(passes):
                 for a, b in buffers:
-                    stream.launch(a, b, config)
+                    stream.launch(a, b, config)()
 
-        return self._time(work, dict.fromkeys(configs, nodes), lambda config: stream.launch(*buffers[0], config))
+        return self._time(work, dict.fromkeys(configs, nodes), lambda config: stream.launch(*buffers[0], config)())
 
     def l2_read(self, held: int, configs: Sequence[Config]) -> dict[Config, Series]:
         """Time reads of the first ``held`` bytes of the pool, which no launch between them drives out of L2."""
@@ -104,7 +114,7 @@ class GpuBench:
         reads = {config: l2.reads_of(held, L2_BYTES, self._sms, config) for config in configs}
 
         def launch(config: Config) -> None:
-            l2.launch(a, self.sink, reads[config], self._sms, config)
+            l2.launch(a, self.sink, reads[config], self._sms, config)()
 
         def work(config: Config) -> None:
             for _ in range(nodes):
@@ -141,11 +151,12 @@ class GpuBench:
         Raises:
             DeviceError: the GPU throttled.
         """
-        launch_empty(self.sink)
+        empty = empty_launch(self.sink)
+        empty()
 
         def run(count: int) -> None:
             for _ in range(count):
-                launch_empty(self.sink)
+                empty()
 
         one, many = capture(lambda: run(1)), capture(lambda: run(EMPTY_NODES))
         subjects = [
