@@ -29,10 +29,10 @@ def report(
         if not run.exists():
             raise InputError("no such run", file=run)
 
-    from perfkit.reports.page import answers, check_writable, load, render, write_page
+    from perfkit.reports.page import answers, check_writable, load_all, render, write_page
 
     check_writable(target)
-    loaded = [load(run) for run in runs]
+    loaded = load_all(runs)
     write_page(render(loaded), target)
     found = answers(loaded)
     if json_:

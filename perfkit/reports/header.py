@@ -69,6 +69,7 @@ def facts(frame: pd.DataFrame, manifest: Mapping[str, Any]) -> list[tuple[str, s
         ("Roofs", _roofs(data, manifest)),
         ("Baseline", _baseline(controls)),
         ("Evidence", _evidence(data)),
+        ("Counters", _text(manifest.get("counters"))),
         ("Cases", statuses(data)),
         ("Started", _text(manifest.get("started") or manifest.get("start"))),
         ("Revision", f"{str(revision)[:12]}{modified}" if revision else ""),

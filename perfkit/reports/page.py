@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.errors import InputError
 from perfkit.reports import figures, findings, header, select, table, text, theme
+from perfkit.reports.counters import join_counters
 from perfkit.reports.figures import base
 
 if TYPE_CHECKING:
@@ -43,7 +44,16 @@ class Run:
 def build_report(run_dirs: list[Path], out: Path) -> Path:
     """Write the report of some runs to ``out``; see :func:`perfkit.reports.build_report`."""
     check_writable(out)
-    return write_page(render([load(path) for path in run_dirs]), out)
+    return write_page(render(load_all(run_dirs)), out)
+
+
+def load_all(paths: Sequence[Path]) -> list[Run]:
+    """Read runs; those that only counted bytes fill the rows of the others.
+
+    Raises:
+        InputError: see :func:`load`.
+    """
+    return join_counters([load(path) for path in paths])
 
 
 def load(path: Path) -> Run:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MAIN_COLUMNS = (
     "run", "model", "gpu", "method", "batch", "window", "draft_len", "acceptance", "state_dtype", "source", "status",
     "reason", "time_us", "time_us_lo", "time_us_hi", "speedup", "roof_fraction", "limit", "predicted_us",
-    "prediction_error", "n_samples", "n_throttled", "checked", "launch_config",
+    "prediction_error", "bytes_read_dram", "bytes_write_dram", "n_samples", "n_throttled", "checked", "launch_config",
 )  # fmt: skip
 #: Each gets a menu of its values beside the search field.
 MENUS = ("model", "gpu", "method", "source", "status")
