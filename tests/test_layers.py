@@ -177,6 +177,8 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
         ["traffic", "--model", "nemotron-super", "--window", "16", "--json"],
         ["sweep", "--help"],
         ["check", "--help"],
+        ["profile", "--model", "nemotron-super", "--draft", "1", "--dry-run"],
+        ["reproduce", "--help"],
         ["report", "--help"],
         ["doctor", "--help"],
     ],
