@@ -149,6 +149,7 @@ def measure_once(
                     progress.begin(int(event["total"]) * runs)
                     runs = 0
                 progress.case_done(f"{name}{event['name']}", "ok", {"text": event["text"]}, None)
+                progress.phase(f"{name}{event['name']}", event["text"], 0, 0)  # a bar shows the last figure
             elif kind == "roofs":
                 found: dict[str, Any] = event["found"]
                 return found

@@ -11,12 +11,14 @@ from perfkit.progress import count
 
 if TYPE_CHECKING:
     from perfkit.cli.roofline_run import Answer, Request
+    from perfkit.roofs import Difference
 
 MIB = 1 << 20
 #: Kinds of each table; kinds of several places were measured at sizes of their own.
 SINGLE = ("read", "inplace", "copy", "write")
 MIXES = ("4r1w", "2r1w", "1r2w", "1r4w", "1r8w")
 PRODUCT_NAMES = {"bf16": "BF16 tensor", "tf32": "TF32 tensor", "fp32": "FP32"}
+COST_NAMES = {"launch_us": "launch from Python", "graph_node_us": "node of a graph", "graph_us": "graph of one node"}
 #: Differences that a comparison lists.
 MAX_LINES = 5
 
@@ -27,19 +29,23 @@ def show(answer: Answer, request: Request) -> None:
     print(_head(answer))
     _table(data["points"], SINGLE, "DRAM: GB/s by bytes moved, reads and writes together, cold")
     _table(data["points"], MIXES, "DRAM, mixes: N reads for a write (Nr1w), N writes for a read (1rNw)")
-    lines = [("L2", _l2(answer)), ("products", _products(answer)), ("costs", _costs(data)),
-             ("datasheet", _stated(answer))]  # fmt: skip
+    products = _products(answer)
+    lines = [("L2", _l2(answer)), ("products", products[0]), *(("", text) for text in products[1:]),
+             ("costs", _costs(data)), ("datasheet", _stated(answer))]  # fmt: skip
     if answer.agreement is not None:
         lines.append(("runs", differ_text(answer.agreement, request.tolerance)))
     if answer.comparison is not None:
         lines.append(("compared", f"with {request.compare}: {differ_text(answer.comparison, request.tolerance)}"))
         worst = sorted((one for one in answer.comparison.roofs if one.size), key=lambda one: -one.size)[:MAX_LINES]
-        lines += [("", f"{one.name}: {one.base:.4g} -> {one.new:.4g} {one.unit} ({one.change:+.2%})") for one in worst]
-        lines += [("", f"{one.name}: {one.base:.4g} -> {one.new:.4g} {one.unit} ({one.change:+.2%}), not judged")
-                  for one in answer.comparison.costs]  # fmt: skip
+        lines += [("", _change(one.name, one)) for one in worst]
+        lines += [("", f"{_change(COST_NAMES[one.name], one)}, not judged") for one in answer.comparison.costs]
     lines.append(("roofs", _whose(answer)))
     for name, text in lines:
         print(f"{name:<9} {text}")
+
+
+def _change(name: str, one: Difference) -> str:
+    return f"{name}: {one.base:.4g} -> {one.new:.4g} {one.unit} ({one.change:+.2%})"
 
 
 def _head(answer: Answer) -> str:
@@ -80,16 +86,16 @@ def _l2(answer: Answer) -> str:
     points = answer.data["l2"]
     if not points:
         return "not measured; 1.5 times DRAM stands in"
-    sizes = ", ".join(f"{point['bandwidth_gb_s']:,.0f} in {point['bytes'] / MIB:.4g} MiB" for point in points)
-    return f"reads at {sizes} GB/s"
+    return "reads " + ", ".join(
+        f"{point['bandwidth_gb_s']:,.0f} GB/s in {point['bytes'] / MIB:.4g} MiB" for point in points
+    )
 
 
-def _products(answer: Answer) -> str:
-    rates = answer.data["rates"]
-    if not rates:
-        return "not measured; the datasheet stands in"
+def _products(answer: Answer) -> list[str]:
+    """Return a line for each kind of product, or one that says what stands in for them."""
     stated = datasheet(answer.gpu)
-    return "; ".join(_product(rate, stated.get(f"{rate['kind']}_tflops")) for rate in rates)
+    found = [_product(rate, stated.get(f"{rate['kind']}_tflops")) for rate in answer.data["rates"]]
+    return found or ["not measured; the datasheet stands in"]
 
 
 def _product(rate: Mapping[str, Any], stated: float | None) -> str:
@@ -105,8 +111,7 @@ def _product(rate: Mapping[str, Any], stated: float | None) -> str:
 
 
 def _costs(data: Mapping[str, Any]) -> str:
-    names = {"launch_us": "launch from Python", "graph_node_us": "node of a graph", "graph_us": "graph of one node"}
-    return ", ".join(f"{words} {data[name]:.3g} us" for name, words in names.items() if data.get(name)) or "not known"
+    return ", ".join(f"{words} {data[name]:.3g} us" for name, words in COST_NAMES.items() if data.get(name))
 
 
 def _stated(answer: Answer) -> str:
