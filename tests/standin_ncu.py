@@ -2,7 +2,7 @@
 
     good      the target's events, and a report of what STANDIN_STEPS says of each case, times a factor of STANDIN_SCALE
     run       the same, but the real target runs first
-    perm, busy, metric, option, nothing, empty, noreport, start, deaf     one way to fail each
+    perm, busy, metric, option, nothing, empty, noreport, start, deaf, mute     one way to fail each
     hang, stubborn, crash, oom, partial     something happens to the case numbered STANDIN_AT (0 is the first)
 
 STANDIN_STEPS names a file of what the cases do (nsighthelp.facts), STANDIN_PIDS one for the pids of what was started;
@@ -173,6 +173,8 @@ def main(argv: list[str]) -> int:
     finally:
         target.send_signal(signal.SIGKILL)
         target.wait()
+    if mode == "mute":
+        time.sleep(600)
     if mode == "empty":
         report.write_text("[]")
     elif mode not in ("nothing", "noreport"):

@@ -138,6 +138,13 @@ def test_a_target_that_never_gets_ready_is_ended(ncu: Path, tmp_path: Path, monk
     assert alive(tmp_path / "pids") == []
 
 
+def test_a_report_that_never_comes_ends_the_run(ncu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STANDIN", "mute")
+    with pytest.raises(DeviceError, match=r"was ended without its report; see .*1\.log"):
+        profiler(ncu, small_plan("conventional", "1"), tmp_path / "run", patience=Patience(report_s=0.5)).run()
+    assert alive(tmp_path / "pids") == []
+
+
 @pytest.mark.parametrize("mode", ["hang", "stubborn"])
 def test_a_case_that_hangs_is_ended_with_all_its_processes_and_costs_itself(
     mode: str, ncu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -54,6 +54,8 @@ class Start:
         """
         ends = self._failed()
         ends |= self._counted([case for case in self.cases if case.id not in ends], method_of)
+        if not ends and self.seen.code is None:
+            raise failures.hung(self.job.log)
         if not ends:
             raise failures.nothing(self.seen.text, self.seen.output, self._nvtx, self.job.log)
         return ends
