@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from perfkit import doctor
 from perfkit.errors import DeviceError, ExitCode, InputError
 from perfkit.nsight import tool
-from perfkit.nsight.processes import descendants
+from perfkit.nsight.processes import descendants, kill_orphan
 
 
 def script(path: Path, text: str = "echo 'Version 2025.3.1.0 (build 1) (public-release)'") -> Path:
@@ -82,6 +83,15 @@ def test_the_doctor_looks_where_profile_looks(tmp_path: Path, monkeypatch: pytes
     found = next(doctor._ncu())
     assert found.state == "missing" and "perfkit profile" in found.detail
     assert found.remedy.startswith("install NVIDIA Nsight Compute")
+
+
+def test_an_orphan_is_killed_only_if_it_is_the_one(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        kill_orphan(process.pid, "60.5")
+        assert process.poll() is None
+        kill_orphan(process.pid, "60")
+        assert process.wait(timeout=10) == -9
+    kill_orphan(2**22 + 1, "60")  # no such process
 
 
 def test_descendants_are_found_in_whatever_session(tmp_path: Path) -> None:

@@ -75,8 +75,8 @@ def nothing(text: str, output: str, nvtx: str | None, log: Path) -> DeviceError:
 
 def hung(log: Path) -> DeviceError:
     """Return the error for an ``ncu`` that was ended because its report did not come, although the steps ran."""
-    return DeviceError(f"ncu did not end by itself after the steps had run, and was ended without its report; see {log}, "
-                       "and try again with --metrics dram")  # fmt: skip
+    return DeviceError("ncu did not end by itself after the steps had run, and was ended without its report; see "
+                       f"{log}, and try again with --metrics dram")  # fmt: skip
 
 
 def last_line(output: str) -> str:

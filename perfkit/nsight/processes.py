@@ -36,6 +36,13 @@ def kill(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def kill_orphan(pid: int, word: str, proc: Path = PROC) -> None:
+    """Kill a process that lost its parent, if it still is the one whose command line has ``word`` in it."""
+    with contextlib.suppress(OSError):
+        if word in (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0"):
+            kill([pid])
+
+
 def kill_tree(process: subprocess.Popen[bytes], timeout_s: float = 10.0) -> None:
     """End a process that leads a session, all that it started, and what those started; wait until it is gone."""
     below = descendants(process.pid)

@@ -13,7 +13,7 @@ from typing import Any
 
 from perfkit.errors import DeviceError, PerfkitError
 from perfkit.nsight.command import Job
-from perfkit.nsight.processes import descendants, kill, kill_tree
+from perfkit.nsight.processes import descendants, kill, kill_orphan, kill_tree
 
 Event = Mapping[str, Any]
 TICK_S = 0.1
@@ -113,6 +113,8 @@ def watch(
             _follow(process, job, patience, fatal, tell, found)
         finally:
             kill_tree(process)
+            if found.ready is not None:  # an ncu that fell leaves its target to nobody
+                kill_orphan(_target(found.ready), str(job.plan.resolve()))
     found.text, found.output = _read(job.log), _read(job.output)
     reason = fatal(found.text + found.output)
     if reason is not None:
@@ -155,9 +157,13 @@ def _follow(
                 return
         elif waited > patience.case_s:
             found.hung, ended, last = found.in_flight, True, moment
-            target = int(found.ready.get("pid") or 0)
+            target = _target(found.ready)
             kill([target] if target in descendants(process.pid) else [])
         time.sleep(TICK_S)
+
+
+def _target(ready: Event) -> int:
+    return int(ready.get("pid") or 0)
 
 
 class _Events:
