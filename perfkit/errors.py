@@ -75,6 +75,10 @@ class InputError(PerfkitError):
         super().__init__(" ".join(line.split()))
 
 
+class WriteError(InputError):
+    """A file cannot be written: the disk is full, or the folder read-only. Before anything ran, that is bad input."""
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an exception's message, its type's name where it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -11,14 +11,16 @@ Settings, beside those of every worker, under ``"fake"``:
 * ``throttle_period_s`` and ``throttle_s`` (0: never), ``throttle_slowdown`` (1.3): the GPU throttles during the last
   ``throttle_s`` simulated seconds of each period;
 * ``steps`` (64): steps in a sample; ``sleep_s`` (0): real seconds that each case's check takes, for tests that kill;
+* ``lock`` (0): 1 if a sweep holds this GPU as it does a real one;
 * ``run_noise`` (0): sigma of the logarithm of a factor that each case draws once a run, by the seed: what two runs of
   the same code differ by and no sample of either shows;
 
 ``"slowdown": {case_id or method: factor}``, which changes the true times;
 
 and ``"faults": {case_id or method: fault}``, a fault being ``crash`` (SIGKILL), ``exit`` (status 139), ``hang``,
-``oom``, ``error`` (a result), ``raise`` (an exception), ``incorrect``, ``throttle`` (every sample) or ``nan`` (a time
-that is none), with ``@check`` or ``@time`` appended where it is to happen in another phase than its usual one.
+``oom``, ``error`` (a result), ``raise`` (an exception), ``fault`` (an illegal access, after which the process must not
+be used), ``incorrect``, ``throttle`` (every sample) or ``nan`` (a time that is none), with ``@check`` or ``@time``
+appended where it is to happen in another phase than its usual one.
 """
 
 from __future__ import annotations
@@ -45,11 +47,11 @@ Emit = Callable[[dict[str, Any]], None]
 
 NAME, UUID = "Fake GPU", "GPU-fa4e0000-0000-0000-0000-000000000000"
 _DEFAULTS = {"roof_gb_s": 4000.0, "launch_us": 2.0, "noise": 0.01, "throttle_period_s": 0.0, "throttle_s": 0.0,
-             "throttle_slowdown": 1.3, "steps": 64, "sleep_s": 0.0, "run_noise": 0.0}  # fmt: skip
+             "throttle_slowdown": 1.3, "steps": 64, "sleep_s": 0.0, "run_noise": 0.0, "lock": 0}  # fmt: skip
 _KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a text", dict: "a JSON object"}
 #: Fault -> the phase in which it happens.
-FAULTS = {"crash": "time", "exit": "time", "hang": "time", "error": "time", "raise": "time", "throttle": "time",
-          "nan": "time", "oom": "check", "incorrect": "check"}  # fmt: skip
+FAULTS = {"crash": "time", "exit": "time", "hang": "time", "error": "time", "raise": "time", "fault": "time",
+          "throttle": "time", "nan": "time", "oom": "check", "incorrect": "check"}  # fmt: skip
 #: A case whose samples are dropped again and again is given up after this many times the samples it may keep.
 _PATIENCE = 2
 #: Rounds between two progress events.
@@ -272,6 +274,8 @@ def _fail(item: _Running, phase: str, emit: Emit) -> bool:
         _result(item, "error", "RuntimeError: planted", {}, emit)
     elif fault == "raise":
         raise RuntimeError("planted")
+    elif fault == "fault":
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
     elif fault == "incorrect":
         _result(item, "incorrect", "planted: relative error 1.0 above 0.01", {"rel_error": 1.0}, emit)
     else:  # throttle and nan show in the samples

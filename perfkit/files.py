@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from perfkit.errors import InputError
+from perfkit.errors import InputError, WriteError
 
 
 @contextlib.contextmanager
@@ -18,7 +18,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder; on success it is synced and renamed to ``path``, else removed.
 
     Raises:
-        InputError: the folder cannot be written.
+        WriteError: the folder cannot be written.
     """
     temporary: Path | None = None
     try:
@@ -34,14 +34,14 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        raise InputError(f"cannot write: {error.strerror or error}", file=path) from error
+        raise WriteError(f"cannot write: {error.strerror or error}", file=path) from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically; raises InputError if it cannot be written."""
+    """Write a text file atomically; raises WriteError if it cannot be written."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,6 +25,24 @@ def start(*args: str, **settings) -> subprocess.Popen:
         [sys.executable, "-m", "perfkit", "sweep", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=environment(**settings), stdin=subprocess.DEVNULL,
     )  # fmt: skip
+
+
+def wait_for(run: Path, records: int, process: subprocess.Popen) -> None:
+    """Wait until the journal has some records."""
+    deadline = time.monotonic() + 60
+    while len(journal(run)) < records:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def half_a_run(run: Path, number: signal.Signals, *args: str, records: int = 2) -> tuple[int, str, str]:
+    """Start a sweep of slow groups, of so many cases each; send it a signal once the first has ended."""
+    process = start(*args, "--out", str(run), fake={"sleep_s": 0.4})
+    wait_for(run, records, process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
 
 
 def journal(run: Path) -> list[dict]:

@@ -92,35 +92,6 @@ def test_json_is_one_document_and_nothing_else(fake, tmp_path: Path, capsys):
     assert len(summary["best"]) == 2
 
 
-@pytest.mark.parametrize(
-    ("fault", "status", "code"),
-    [("crash", "crashed", 3), ("oom", "oom", 3), ("error", "error", 3), ("throttle", "throttled", 3),
-     ("nan", "error", 3), ("incorrect", "incorrect", 1)],
-)  # fmt: skip
-def test_a_fault_is_a_status_and_an_exit_code(fake, tmp_path: Path, capsys, fault, status, code):
-    fake(faults={"replay": fault})
-    run = tmp_path / "run"
-    assert sweep("--model", "nemotron-super", "--batch", "4", "--window", "8", "--out", str(run)) == code
-    frame = results.load_run(run).set_index("method")
-    assert frame["status"].to_dict() == {"conventional": "ok", "replay": status}
-    assert frame["reason"]["replay"]
-    assert frame["time_us"]["conventional"] > 0
-    assert len(journal(run)) == 2
-    out, _ = capsys.readouterr()
-    assert f"1/2 ok, 1 {status} (" in out
-    assert ("resume" in out) == (code == 3)
-
-
-def test_a_hang_ends_with_the_timeout(fake, tmp_path: Path):
-    fake(faults={"replay": "hang"})
-    run = tmp_path / "run"
-    args = ("--model", "nemotron-super", "--batch", "4", "--window", "8", "--out", str(run), "--timeout", "1")
-    assert sweep(*args) == 3
-    records = {record["row"]["method"]: record for record in journal(run)}
-    assert (records["replay"]["status"], records["replay"]["reason"]) == ("timeout", "took longer than 1 s")
-    assert records["conventional"]["status"] == "ok"
-
-
 def test_default_folder_is_named_after_model_and_gpu(fake, tmp_path: Path):
     assert sweep("--model", "nemotron-super", "--batch", "1", "--window", "8") == 0
     (run,) = (tmp_path / "runs").iterdir()

@@ -1,17 +1,16 @@
-"""Kill it, stop it, run out of time: what was done stays done, and --resume gives the rows of an undisturbed run."""
+"""--resume: what is tried again, what is refused. How runs end early is in tests/test_faults.py."""
 
 from __future__ import annotations
 
 import json
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from perfkit import results
 from perfkit.cli import app
-from tests.sweephelp import SMALL, environment, journal, start
+from tests.sweephelp import SMALL, environment, half_a_run, journal
 
 
 @pytest.fixture(autouse=True)
@@ -21,82 +20,24 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
 
 
-def wait_for(run: Path, records: int, process) -> None:
-    """Wait until the journal has some records."""
-    deadline = time.monotonic() + 60
-    while len(journal(run)) < records:
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def ids(run: Path) -> list[str]:
     return list(results.load_run(run)["case_id"])
-
-
-def half_a_run(run: Path, number: signal.Signals, records: int = 3) -> tuple[int, str, str]:
-    """Start a sweep of two slow groups; send it a signal once the first has ended."""
-    process = start(*SMALL, "--out", str(run), fake={"sleep_s": 0.4})
-    wait_for(run, records, process)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=60)
-    return process.returncode, out, err
 
 
 def resume(run: Path, *args: str) -> int:
     return app.run(["sweep", "--resume", str(run), *args])
 
 
-def test_killed_and_resumed_covers_the_same_cases_each_once(tmp_path: Path):
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert app.run(["sweep", *SMALL, "--out", str(whole)]) == 0
-    code, _, _ = half_a_run(broken, signal.SIGKILL)
-    assert code == -signal.SIGKILL
-    first = journal(broken)
-    assert len(first) == 3
-    assert not (broken / "results.csv").exists()
-    assert resume(broken) == 0
-    assert ids(broken) == ids(whole)
-    assert len(set(ids(broken))) == 6
-    assert set(results.load_run(broken)["status"]) == {"ok"}
-    assert journal(broken)[:3] == first  # what was done was not done again
-    assert [record["attempt"] for record in journal(broken)] == [1] * 6
-    assert (broken / "report.html").exists()
-
-
 def test_a_group_that_was_half_written_runs_again_as_a_whole(tmp_path: Path):
     run = tmp_path / "run"
-    half_a_run(run, signal.SIGKILL)
+    half_a_run(run, signal.SIGKILL, *SMALL, records=3)
     lines = (run / "cases.jsonl").read_text().splitlines(keepends=True)
     (run / "cases.jsonl").write_text("".join(lines[:2]) + lines[2][:40])  # killed while it wrote the third
     assert resume(run) == 0
     records = journal(run)
     assert [record["attempt"] for record in records] == [1, 1, 2, 2, 1, 1, 1, 1]
     assert len(ids(run)) == len(set(ids(run))) == 6
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_is_130_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals):
-    run = tmp_path / "run"
-    code, out, err = half_a_run(run, number)
-    assert code == 130
-    assert out == ""
-    last = err.splitlines()[-1]
-    assert number.name in last
-    assert "1 of 2 groups are done" in last
-    assert last.endswith(f"perfkit sweep --resume {run}")
-    assert "Traceback" not in err
-    assert len(journal(run)) == 3
-    assert resume(run) == 0
-    assert len(ids(run)) == 6
-
-
-def test_max_time_is_124_and_resumable(tmp_path: Path, capsys):
-    process = start(*SMALL, "--out", str(tmp_path / "run"), "--max-time", "1.5", fake={"sleep_s": 1.0})
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 124
-    assert "--max-time is over" in err.splitlines()[-1]
-    assert "0 of 2 groups are done" in err.splitlines()[-1]
+    assert (run / "report.html").exists()
 
 
 def test_resume_of_a_finished_run_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
@@ -177,9 +118,3 @@ def test_another_gpu_is_refused(finished: Path, capsys, monkeypatch: pytest.Monk
     monkeypatch.setattr("perfkit.device.usable_gpu", lambda: None)
     _edit(finished, worker_mode="cuda", hash="same")
     assert "was measured on GPU-fa4e0000-0000-0000-0000-000000000000; here is None" in refused(finished, capsys)
-
-
-def test_two_writers_are_refused(finished: Path, capsys):
-    with results.writing(finished):
-        assert resume(finished) == 2
-    assert "another perfkit is writing" in capsys.readouterr()[1]

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from test_bench import CONVENTIONAL, Interpreted, few
+from test_bench import CONVENTIONAL
 from test_runner import group, runner
 
-from perfkit import bench, pacing, ranges, worker
-from perfkit.bench import Group
-from perfkit.check import Outcome
+from perfkit import ranges
 from perfkit.cli import app
 from perfkit.errors import InputError
 from perfkit.method import Case
@@ -24,7 +22,7 @@ from perfkit.ranges import Span, case_name, listened, listening, mark
 from perfkit.results import read_manifest
 from perfkit.shape import Shape
 from perfkit.trace import CASES, LAUNCHES, PHASES, WAITS, Trace
-from perfkit.tune import Store
+from tests.quickgroup import events_of, quick_device
 from tests.sweephelp import FAKE, journal
 
 #: Trace Event Format: what every event has, and what metadata events are called.
@@ -148,19 +146,8 @@ def test_a_trace_that_cannot_be_kept_costs_a_note_and_nothing_else(fake: Any, tm
 def test_a_worker_tells_phases_samples_and_the_launches_of_one_step(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    few(monkeypatch)
-    monkeypatch.setattr(pacing, "MIN_STEPS", 2)
-    monkeypatch.setattr(bench, "check_once", lambda *arguments, **named: Outcome(0.0, None, 0))
-    case, device, events, trace = CONVENTIONAL, Interpreted(), [], Trace()
-    device.clock.time_us = lambda run: run() or 1.0  # type: ignore[method-assign]
-    settings = {"min_samples": 2, "max_samples": 2, "tune": False, "trace": True}
-
-    def run_group(request: Any, emit: Any) -> None:
-        with torch.no_grad():
-            Group(settings, emit, device, Store(tmp_path / "tuned.json")).run([case])
-
-    request = {"op": "group", "group_id": "g", "cases": [case.to_dict()], "settings": settings}
-    worker.handle(request, run_group, events.append)
+    case, device, trace = CONVENTIONAL, quick_device(monkeypatch), Trace()
+    events = events_of(device, tmp_path, case, trace=True)
     for event in events:
         if event["event"] == "span":
             trace.worker(7, Span(event["name"], event["start_ns"], event["end_ns"], event["args"]))
@@ -177,10 +164,7 @@ def test_a_worker_tells_phases_samples_and_the_launches_of_one_step(
         "timing": 1, f"sample/{name}": 2, f"sample/{name}-again": 2, f"confirm/{name}": 1,
         f"beside/{name}": 1, "launch/_conventional_decode_kernel": 1,
     }  # fmt: skip
-    settings["trace"] = False
-    events.clear()
-    worker.handle(request, run_group, events.append)
-    assert not [event for event in events if event["event"] == "span"]
+    assert not [event for event in events_of(device, tmp_path, case) if event["event"] == "span"]
 
 
 def test_good_results_that_come_again_are_told_apart(tmp_path: Path) -> None:

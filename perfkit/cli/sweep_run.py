@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from perfkit import results
 from perfkit.cases import build_groups, case_memory, fit_memory, label, parse_spec
 from perfkit.cli.common import print_json, print_table, say
-from perfkit.errors import ExitCode, InputError
+from perfkit.errors import DeviceError, ExitCode, InputError, PerfkitError, WriteError
 from perfkit.progress import Progress, count, duration, make_progress
 from perfkit.ranges import mark
 from perfkit.runner import Interrupted, OutOfTime, signals_as_interrupts
@@ -166,14 +166,23 @@ def start(
 
     Raises:
         InputError: ``out`` cannot be a run folder.
+        DeviceError: another run holds the GPU; nothing was made.
     """
     gpu = plan.gpu.get("key") or plan.gpu.get("name") or "gpu"
-    run_dir = results.prepare_run_dir(out or results.default_run_dir(str(plan.model["key"]), str(gpu)))
-    for note in notes:
-        say(note)
-    manifest = plan.manifest()
-    results.write_manifest(run_dir, manifest)
-    return _run(plan, manifest, run_dir, events, max_time, as_json)
+    with _holding(plan):
+        run_dir = out or results.default_run_dir(str(plan.model["key"]), str(gpu))
+        made = not run_dir.exists()
+        results.prepare_run_dir(run_dir)
+        manifest = plan.manifest()
+        try:
+            results.write_manifest(run_dir, manifest)
+        except WriteError:
+            if made:
+                run_dir.rmdir()
+            raise
+        for note in notes:
+            say(note)
+        return _run(plan, manifest, run_dir, events, max_time, as_json)
 
 
 def resume(run_dir: Path, events: Trace, *, max_time: float | None, as_json: bool) -> int:
@@ -181,6 +190,7 @@ def resume(run_dir: Path, events: Trace, *, max_time: float | None, as_json: boo
 
     Raises:
         InputError: not a run, a damaged journal, or a GPU other than the one that it was measured on.
+        DeviceError: another run holds the GPU.
     """
     with mark("plan"):
         plan, manifest = from_manifest(run_dir)
@@ -193,7 +203,20 @@ def resume(run_dir: Path, events: Trace, *, max_time: float | None, as_json: boo
         for note in notes:
             say(note)
     manifest = {**manifest, "resumed": results.utc_now(), "ended": None}
-    return _run(plan, manifest, run_dir, events, max_time, as_json)
+    with _holding(plan):
+        return _run(plan, manifest, run_dir, events, max_time, as_json)
+
+
+@contextmanager
+def _holding(plan: Sweep) -> Iterator[None]:
+    """Hold the GPU that a sweep times: one run at a time. The worker must not take this lock again."""
+    from perfkit.device import gpu_lock
+
+    with ExitStack() as held:
+        if plan.worker_mode == "cuda" or (plan.settings.get("fake") or {}).get("lock"):
+            with mark("wait/gpu"):
+                held.enter_context(gpu_lock(str(plan.gpu["uuid"])))
+        yield
 
 
 def _run(
@@ -209,10 +232,12 @@ def _run(
             with mark("results"):
                 rows = finish(plan, run_dir, extra)
             report, summary = _conclude(plan, manifest, run_dir, rows)
-        except (Interrupted, OutOfTime) as error:
-            progress.close()
-            raise type(error)(f"{error}; {_left(plan, run_dir)}; go on with: {resume_command(run_dir)}") from None
+        except (Interrupted, OutOfTime, DeviceError) as error:
+            raise type(error)(f"{error}; {_left(plan, run_dir)}") from None
+        except WriteError as error:  # a full disk is not bad input once cases have run
+            raise PerfkitError(f"{error}; {_left(plan, run_dir)}") from None
         finally:
+            progress.close()
             _save(plan, run_dir, events)
     own = [row["status"] for row in rows if row["source"] != "recorded"]
     if as_json:
@@ -238,11 +263,7 @@ def _execute(
     """Run the cases; return what the manifest learns from it."""
     listener = events if plan.trace else None
     if plan.mode == "measure":
-        from perfkit.device import gpu_lock
-
-        # One run times a GPU at a time. The worker must not take this lock again.
-        with gpu_lock(str(plan.gpu["uuid"])) if plan.worker_mode == "cuda" else nullcontext():
-            worker = measure(plan, run_dir, progress, stop_at, listener)
+        worker = measure(plan, run_dir, progress, stop_at, listener)
         return {"worker": worker} if worker else {}
     from perfkit import predict
     from perfkit.checking import describe
@@ -256,8 +277,9 @@ def _execute(
 
 
 def _left(plan: Sweep, run_dir: Path) -> str:
-    records = results.Journal(run_dir / "cases.jsonl").read()
-    return f"{len(finished_groups(plan, records))} of {len(plan.groups)} groups are done"
+    """Return what is done, and how to go on."""
+    done = len(finished_groups(plan, results.Journal(run_dir / "cases.jsonl").read()))
+    return f"{done} of {len(plan.groups)} groups are done; go on with: {resume_command(run_dir)}"
 
 
 def _conclude(

@@ -51,7 +51,8 @@ def gpu_lock(uuid: str, folder: Path | None = None, timeout_s: float = 0.0) -> I
     except OSError as error:
         raise DeviceError(f"cannot lock the GPU in {folder}: {error.strerror or error}; set TMPDIR") from error
     try:
-        holder.write_text(f"{os.getpid()}\n")
+        with contextlib.suppress(OSError):  # who holds it is for a message alone
+            holder.write_text(f"{os.getpid()}\n")
         yield
     finally:
         holder.unlink(missing_ok=True)

@@ -31,7 +31,7 @@ def write_frame(run_dir: str | Path, rows: Iterable[Mapping[str, Any]]) -> tuple
 
     Raises:
         ValueError: a row that :func:`perfkit.results.check_row` refuses, or a case_id twice with the same source.
-        InputError: the folder cannot be written.
+        WriteError: the folder cannot be written.
     """
     full = [check_row(row) for row in rows]
     # A recorded row may stand beside the prediction of the same case.
@@ -39,9 +39,10 @@ def write_frame(run_dir: str | Path, rows: Iterable[Mapping[str, Any]]) -> tuple
     if len(set(ids)) != len(ids):
         raise ValueError(f"case_id twice: {sorted({key[0] for key in ids if ids.count(key) > 1})}")
     parquet, table = Path(run_dir) / PARQUET, Path(run_dir) / CSV
-    with replacing(parquet) as first, replacing(table) as second:
+    with replacing(parquet) as first:
         _write_parquet(first, full)
-        write_csv(second, full)
+        with replacing(table) as second:  # inside: neither is renamed before both are written
+            write_csv(second, full)
     return parquet, table
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from perfkit.errors import InputError
+from perfkit.errors import InputError, WriteError
 from perfkit.files import sync_folder
 from perfkit.results.schema import FINISHED, SCHEMA_VERSION, STATUSES, dumps
 from perfkit.results.version import check_schema
@@ -35,7 +35,8 @@ class Journal:
 
         Raises:
             ValueError: a field that does not exist, no case_id, or an unknown status.
-            InputError: the file cannot be written (a full disk, say), or holds a bad line.
+            WriteError: the file cannot be written (a full disk, say).
+            InputError: it holds a bad line.
         """
         unknown = set(record) - set(FIELDS)
         if unknown or not isinstance(record.get("case_id"), str) or record.get("status") not in STATUSES:
@@ -51,7 +52,7 @@ class Journal:
                 os.fsync(file.fileno())
         except OSError as error:
             self._repaired = False  # part of the line may be there
-            raise InputError(f"cannot write: {error.strerror or error}", file=self.path) from error
+            raise WriteError(f"cannot write: {error.strerror or error}", file=self.path) from error
 
     def read(self) -> dict[str, dict[str, Any]]:
         """Return the last record of each case by case_id, in the order in which cases first finished.

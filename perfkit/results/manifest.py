@@ -29,7 +29,7 @@ def write_manifest(run_dir: str | Path, manifest: Mapping[str, Any]) -> Path:
     """Write ``manifest.json`` atomically, with the schema version; returns its path.
 
     Raises:
-        InputError: the folder cannot be written.
+        WriteError: the folder cannot be written.
         TypeError: a value that is not JSON data.
     """
     import json

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from perfkit.errors import InputError
+from perfkit.errors import InputError, WriteError
 from perfkit.files import read_json, write_text
 from perfkit.results.schema import SCHEMA_VERSION, dumps
 from perfkit.results.version import check_schema
@@ -111,7 +111,7 @@ def write_samples(
     try:
         path.parent.mkdir(exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot write: {error.strerror or error}", file=path) from error
+        raise WriteError(f"cannot write: {error.strerror or error}", file=path) from error
     write_text(path, dumps({"schema": SCHEMA_VERSION, "case_id": case_id, "samples": series}) + "\n")
     return path
 
