@@ -116,7 +116,9 @@ def layer_shape(family: str, heads: int, groups: int, d_v: int, d_k: int) -> Sha
 def _cases(method: Method, samples: Sequence[Sample], *, interpreted: bool = False) -> list[Case]:
     found: list[Case] = []
     for turn, sample in enumerate(samples):
-        shape = layer_shape(method.family, sample.heads, sample.groups, sample.d_v, sample.d_k)
+        # Where heads share nothing, more than two of them are more of the same.
+        heads = min(sample.heads, 2) if interpreted and method.family == "kda" else sample.heads
+        shape = layer_shape(method.family, heads, sample.groups, sample.d_v, sample.d_k)
         case = Case(shape, method.key, sample.batch, sample.window if method.windowed else None, sample.draft_len,
                     tree=sample.tree, input_dtype=sample.input_dtype, state_dtype=sample.state_dtype,
                     options=() if sample.steps is None else ((STEPS, sample.steps),))  # fmt: skip

@@ -332,6 +332,6 @@ def test_what_kernels_do_not_support_has_a_reason() -> None:
     assert "4 value heads and 2 key heads" in str(SNAPSHOT.supports(fewer))
     assert "input dtype int32" in str(CONVENTIONAL.supports(Case(SMALL, "conventional", 1, input_dtype="int32")))
     assert "window 65: 1 to 64" in str(REPLAY.supports(Case(SMALL, "replay", 1, 65)))
-    assert "a tree" in str(VERIFY.supports(Case(SMALL, "replay", 1, 8, 4, tree="0,0,1")))
+    assert "window 2: 3 to 64" in str(VERIFY.supports(Case(SMALL, "replay", 1, 2, 5, tree="0,0,1,1")))
     assert "window 3: 4 to 64" in str(VERIFY.supports(Case(SMALL, "replay", 1, 3, 4)))
     assert "draft length T = 17" in str(SNAPSHOT.supports(Case(SMALL, "snapshot", 1, None, 17)))

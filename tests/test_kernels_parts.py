@@ -13,6 +13,7 @@ import triton.language as tl
 from perfkit.kernels import ring
 from perfkit.kernels.gates import softplus
 from perfkit.kernels.gdn.replay_parts import corrections_times
+from perfkit.kernels.kda.replay_parts import pair_of
 from perfkit.kernels.ring import cursor_h, cursor_origin, cursor_pack, wrap
 
 
@@ -36,6 +37,14 @@ def _cursor_kernel(cursor, h, origin, packed, wrapped, n_ring, tile: tl.constexp
 def _corrections_kernel(u, weight, out, n: tl.constexpr):
     i, j = tl.arange(0, n)[:, None], tl.arange(0, n)[None, :]
     tl.store(out + i * n + j, corrections_times(tl.load(u + i * n + j), tl.load(weight + i * n + j), True))
+
+
+@triton.jit
+def _pairs_kernel(early, late, n: tl.constexpr):
+    at = tl.arange(0, n)
+    j, s = pair_of(at)
+    tl.store(early + at, j)
+    tl.store(late + at, s)
 
 
 def softplus_of(values: np.ndarray) -> np.ndarray:
@@ -99,3 +108,11 @@ def test_weights_that_decay_left_little_of_keep_their_digits(size: float) -> Non
     exact = u.double() @ weight.double()
     allowed = 2**-21 + 2e-12 / size  # 22 bits, and half of FP16's last digit once lifted
     assert float((out.double() - exact).abs().max() / (u.double().abs() @ weight.double().abs()).max()) < allowed
+
+
+def test_pairs_of_drafts_are_all_there_in_order() -> None:
+    early, late = torch.zeros(128, dtype=torch.int32), torch.zeros(128, dtype=torch.int32)
+    _pairs_kernel[(1,)](early, late, 128)
+    pairs = list(zip(early.tolist(), late.tolist(), strict=True))
+    assert pairs[:120] == [(j, s) for s in range(16) for j in range(s)]
+    assert min(late.tolist()[120:]) == 16  # beyond the most drafts of a step

@@ -90,14 +90,20 @@ def solve(gate_ptr, beta_ptr, bias_ptr, log_ptr, g_ring, products, ancestors_ptr
     # k_j·k_p is the key half of the products, whose columns p are e < P.
     keys = tl.sum(tl.where((e[None, None, :] == p[None, :, None]), products[:, None, :], 0.0), axis=2)  # [drafts, P]
     c = tl.where(before[None, :, :], decay * keys[None, :, :] * beta[:, :, None], 0.0)
+    m = substituted(m, c, j, p, T) * beta[:, :, None]
+    column_decay = tl.exp(product_exact(g, ones(seen, SPLIT), SPLIT))
+    return m, column_decay
+
+
+@triton.jit
+def substituted(m, c, j, p, T: tl.constexpr):
+    """(I + A B)⁻¹ m of m [heads, drafts j, COLS]; c [heads, drafts j, P] is A B transposed: 0 but for p before j."""
     for t in tl.range(0, T):  # backward: row p of the solution needs the rows after it
         row = T - 1 - t
         depends = tl.sum(tl.where((p == row)[None, None, :], c, 0.0), axis=2)  # [heads, drafts]
         found = tl.sum(depends[:, :, None] * m, axis=1)  # [heads, COLS]
         m = tl.where((j == row)[None, :, None], m - found[:, None, :], m)
-    m = m * beta[:, :, None]
-    column_decay = tl.exp(product_exact(g, ones(seen, SPLIT), SPLIT))
-    return m, column_decay
+    return m
 
 
 @triton.jit
@@ -139,6 +145,23 @@ def wide_product(a, b, SPLIT: tl.constexpr):
     else:
         found = tl.dot(a, b, input_precision="ieee")
     return found
+
+
+@triton.jit
+def finish(seen, v_new, u_tile, out_tile, m, j, n, place, stride_v, rows_at, live,
+           TOKEN: tl.constexpr, POSITIONS: tl.constexpr, BLOCK: tl.constexpr, SPLIT: tl.constexpr):  # fmt: skip
+    """Corrections and outputs of a tile from S_h times the decayed columns (Eq. 10, 11).
+
+    Corrections go to ``place`` of the ring; TOKEN elements are from one token's output to the next one's.
+    """
+    key = (j < POSITIONS)[None, :]
+    v = tl.load(v_new + j[None, :] * stride_v + rows_at, mask=live & (j < n)[None, :], other=0.0).to(tl.float32)
+    found = wide_product(tl.where(key, v - seen, 0.0), m, SPLIT) + tl.where(key, 0.0, seen)
+    tl.store(u_tile + place[None, :] * BLOCK, saturated(found, u_tile.dtype.element_ty),
+             mask=live & (j < n)[None, :])  # fmt: skip
+    s = j - POSITIONS
+    tl.store(out_tile + s[None, :] * TOKEN, found.to(out_tile.dtype.element_ty),
+             mask=live & ((s >= 0) & (s < n))[None, :])  # fmt: skip
 
 
 @triton.jit

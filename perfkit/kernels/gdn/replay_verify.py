@@ -23,11 +23,10 @@ from perfkit.kernels.gdn import layout
 from perfkit.kernels.gdn.replay_parts import (
     columns,
     corrections_times,
+    finish,
     folds,
     raw_products,
-    saturated,
     solve,
-    wide_product,
 )
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.paths import committed_by
@@ -77,22 +76,6 @@ def _prepare(
     )  # fmt: skip
     old_weights, fold_decays = folds(g_ring, at, old_j, h, N_V, HEADS, SPLIT)
     return x, inverse, m, decays, old_weights, fold_decays
-
-
-@triton.jit
-def _finish(base, v_new, u_tile, out_tile, m, decay, j, n, place, n_ring, stride_v, rows_at, live,
-            N_V: tl.constexpr, D_V: tl.constexpr, POSITIONS: tl.constexpr, BLOCK: tl.constexpr,
-            SPLIT: tl.constexpr):  # fmt: skip
-    """Corrections and outputs of a tile from S_h times the columns; the corrections go into the ring (Eq. 10, 11)."""
-    key = (j < POSITIONS)[None, :]
-    v = tl.load(v_new + j[None, :] * stride_v + rows_at, mask=live & (j < n)[None, :], other=0.0).to(tl.float32)
-    seen = base * decay[None, :]
-    found = wide_product(tl.where(key, v - seen, 0.0), m, SPLIT) + tl.where(key, 0.0, seen)
-    tl.store(u_tile + place[None, :] * BLOCK, saturated(found, u_tile.dtype.element_ty),
-             mask=live & (j < n)[None, :])  # fmt: skip
-    s = j - POSITIONS
-    tl.store(out_tile + s[None, :] * (N_V * D_V), found.to(out_tile.dtype.element_ty),
-             mask=live & ((s >= 0) & (s < n))[None, :])  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["window", "n_ring"], do_not_specialize_on_alignment=["took_ptr"])
@@ -182,8 +165,9 @@ def _gdn_replay_flush_kernel(
             kept = (s1 * fold_decay + product_exact(value, k1, SPLIT)).to(state_ptr.dtype.element_ty)
             tl.store(s_ptr + c1[None, :], kept, mask=live)
             base += product(kept.to(tl.float32), x1, SPLIT)
-        _finish(base * inverse[None, :], v_new, u_tile, out_base + rows_at, of_head(m, mine), of_head(decays, mine), j,
-                n, place, n_ring, stride_v, rows_at, live, N_V, D_V, POSITIONS, BLOCK, SPLIT)  # fmt: skip
+        seen = base * (inverse * of_head(decays, mine))[None, :]
+        finish(seen, v_new, u_tile, out_base + rows_at, of_head(m, mine), j, n, place, stride_v, rows_at, live,
+               N_V * D_V, POSITIONS, BLOCK, SPLIT)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["window", "n_ring"], do_not_specialize_on_alignment=["took_ptr"])
@@ -254,8 +238,9 @@ def _gdn_replay_output_kernel(
         mine = i_head == head
         base = product(s.to(tl.float32), x, SPLIT) * (inverse * of_head(fold_decays, mine))[None, :]
         base += corrections_times(u_old, kx * of_head(old_weights, mine)[:, None], SPLIT)
-        _finish(base, v_new, u_tile, out_base + rows_at, of_head(m, mine), of_head(decays, mine), j, n, place, n_ring,
-                stride_v, rows_at, live, N_V, D_V, POSITIONS, BLOCK, SPLIT)  # fmt: skip
+        seen = base * of_head(decays, mine)[None, :]
+        finish(seen, v_new, u_tile, out_base + rows_at, of_head(m, mine), j, n, place, stride_v, rows_at, live,
+               N_V * D_V, POSITIONS, BLOCK, SPLIT)  # fmt: skip
 
 
 class ReplayVerify(DeltaReplay, replay.ReplayVerify):

@@ -30,9 +30,9 @@ from perfkit.kernels.gates import inverse_norm, sigmoid, softplus
 from perfkit.kernels.gdn.replay_decode import tile_times
 from perfkit.kernels.gdn.replay_parts import corrections_times, saturated
 from perfkit.kernels.kda import layout
+from perfkit.kernels.kda.replay_parts import decayed_records
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.layout import columns
-from perfkit.kernels.products import thirds
 from perfkit.kernels.replay import (
     SMALL_BATCH_HEADS,
     at_least_16,
@@ -52,31 +52,6 @@ from perfkit.kernels.ring import (
     wrap,
 )
 from perfkit.method import Buffer, Case, Config, Launch
-
-
-@triton.jit
-def _sums(chosen, g, SPLIT: tl.constexpr):
-    """Σ of the chosen [n, records] of g [records, d_k] to FP32's accuracy: SPLIT: g in three BF16 terms.
-
-    Without SPLIT the compiler takes g apart, in two TF32 terms: with zeros and ones as the other factor they leave
-    2⁻²⁴, and FP32 multiply-adds of a whole tile would take more registers than there are.
-    """
-    if SPLIT:
-        high, middle, low = thirds(g)
-        one = chosen.to(tl.bfloat16)
-        found = tl.dot(one, high, tl.dot(one, middle, tl.dot(one, low)))
-    else:
-        found = tl.dot(chosen.to(tl.float32), g, input_precision="tf32x3")
-    return found
-
-
-@triton.jit
-def _decayed(k_ring, g_ring, at, j, h, c, D_K: tl.constexpr, SPLIT: tl.constexpr):
-    """Channels c of the committed records' keys, decayed to h [records, c], and sums of their squares before that."""
-    held = (j < h)[:, None]
-    k = tl.load(k_ring + at[:, None] * D_K + c[None, :], mask=held, other=0.0).to(tl.float32)
-    g = tl.load(g_ring + at[:, None] * D_K + c[None, :], mask=held, other=0.0)
-    return k * tl.exp(_sums(j[None, :] > j[:, None], g, SPLIT)), tl.sum(k * k, axis=1)
 
 
 @triton.jit
@@ -129,13 +104,12 @@ def _kda_replay_decode_flush_kernel(
     q = q * (inverse_norm(tl.sum(q * q, axis=0)) * scale)
     kq_now = tl.sum(k_now * q, axis=0)
 
-    keys, squares = _decayed(k_ring, g_ring, at, j, h, c, D_K, SPLIT)
+    keys, squares, g_sum = decayed_records(k_ring, g_ring, at, j, h, c, D_K, SPLIT)
     keys = keys * tl.exp(g)[None, :]  # decayed by the current token too
     inverse = inverse_norm(squares)
     kk = tl.sum(keys * k_now[None, :], axis=1) * inverse
     kq = tl.sum(keys * q[None, :], axis=1) * inverse
     keys = keys * inverse[:, None]
-    g_sum = tl.sum(tl.load(g_ring + at[:, None] * D_K + c[None, :], mask=(j < h)[:, None], other=0.0), axis=0)
     chunks: tl.constexpr = D_K // COLS
     key, query = tl.reshape(k_now, [chunks, COLS]), tl.reshape(q, [chunks, COLS])
     decay = tl.reshape(tl.exp(g_sum + g), [chunks, COLS])
@@ -218,7 +192,7 @@ def _kda_replay_decode_output_kernel(
     squares = tl.zeros([RECORDS], tl.float32)
     for part in tl.static_range(0, D_K // WIDTH):
         some = part * WIDTH + tl.arange(0, WIDTH)
-        keys, more = _decayed(k_ring, g_ring, at, j, h, some, D_K, SPLIT)
+        keys, more, _ = decayed_records(k_ring, g_ring, at, j, h, some, D_K, SPLIT)
         _k_raw, k_some, q_some, g_some = _token(k_new, q_new, gates, bias, log_ptr + head, some)
         alpha = tl.exp(g_some)
         squares += more
