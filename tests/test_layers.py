@@ -180,6 +180,7 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
         ["profile", "--model", "nemotron-super", "--draft", "1", "--dry-run"],
         ["reproduce", "--help"],
         ["report", "--help"],
+        ["roofline", "--gpu", "h200"],
         ["doctor", "--help"],
     ],
     ids=" ".join,
