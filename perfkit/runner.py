@@ -61,6 +61,7 @@ class _Attempt:
     started: dict[str, str] = field(default_factory=dict)
     span_ns: dict[str, tuple[int, int]] = field(default_factory=dict)
     complete: bool = False
+    between: bool = False  # a case has failed and none has begun since: what comes now is still its doing
 
 
 @contextmanager
@@ -209,25 +210,25 @@ class Runner:
                     if event.get("event") in ("done", "error"):
                         break
                 if attempt.spent.get(attempt.current, 0.0) > self._limits.case_s:
-                    self.close(kill=True)
-                    if attempt.waiting:
-                        self._end(attempt, attempt.current, "timeout", f"took longer than {self._limits.case_s:g} s")
-                    attempt.complete = not attempt.waiting
+                    self._lost(attempt, "timeout", f"took longer than {self._limits.case_s:g} s")
                     break
         except Ended:
-            reason = child.death()
-            self.close(kill=True)
-            if attempt.waiting:
-                self._end(attempt, attempt.current, "crashed", reason)
-            attempt.complete = not attempt.waiting
+            self._lost(attempt, "crashed", child.death())
         except BaseException:
             self.close(kill=True)
             raise
         return attempt
 
+    def _lost(self, attempt: _Attempt, status: str, reason: str) -> None:
+        """End the worker, and with it the case in flight."""
+        self.close(kill=True)
+        if attempt.waiting and not attempt.between:
+            self._end(attempt, attempt.current, status, reason)
+        attempt.complete = not attempt.waiting
+
     @staticmethod
     def _begin(attempt: _Attempt, case_id: str) -> None:
-        attempt.current = case_id
+        attempt.current, attempt.between = case_id, False
         attempt.started.setdefault(case_id, now())
         attempt.span_ns.setdefault(case_id, (time.monotonic_ns(), 0))
 
@@ -276,6 +277,7 @@ class Runner:
                           "started": started, "ended": now(), "row": dict(row or {}),
                           "samples": dict(samples or {})}  # fmt: skip
         attempt.results[case_id] = record
+        attempt.between = status != "ok"
         if attempt.current == case_id and attempt.waiting:
             attempt.current = next(iter(attempt.waiting))
         if case_id not in self._shown:

@@ -66,6 +66,7 @@ def test_a_good_group_is_one_request(tmp_path: Path):
         ("error", "error", "ValueError: two lines"),
         ("silent", "error", "without a result"),
         ("poison", "error", "illegal memory access"),
+        ("fall", "error", "AcceleratorError: no luck"),
     ],
 )
 def test_what_goes_wrong_ends_one_case_and_the_rest_comes_from_one_run(tmp_path: Path, do, status, reason):
@@ -92,6 +93,11 @@ def test_a_hang_is_killed_and_the_group_goes_on(tmp_path: Path):
     assert [r["status"] for r in records] == ["timeout", "ok"]
     assert records[0]["reason"] == "took longer than 0.6 s"
     assert time.monotonic() - started < 30
+
+
+def test_a_hang_after_a_failure_is_not_the_next_cases(tmp_path: Path):
+    with runner(tmp_path, case_s=0.6) as run:
+        assert [r["status"] for r in run.run_group(group("stuck", "ok"))] == ["error", "ok"]
 
 
 def test_every_case_bad(tmp_path: Path):
