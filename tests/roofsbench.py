@@ -24,7 +24,7 @@ L2_GB_S = 7000.0
 TFLOPS = {"bf16": 700.0, "tf32": 350.0, "fp32": 50.0}
 NODE_US, LAUNCH_US, GRAPH_US = 1.5, 6.04321, 11.4
 FACTS = {"name": "NVIDIA H200", "memory_total_mib": 143771, "driver": "580.159", "sm_clock_max_mhz": 1980,
-         "power_limit_w": 700.0, "torch": "2.11.0", "triton": "3.6.0"}  # fmt: skip
+         "memory_clock_max_mhz": 3201, "power_limit_w": 700.0, "torch": "2.11.0", "triton": "3.6.0"}  # fmt: skip
 
 
 class FakeBench:

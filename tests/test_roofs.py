@@ -54,8 +54,9 @@ def test_points_become_a_file_that_gives_the_true_roofs(tmp_path: Path) -> None:
     assert (read["torch"], read["triton"], read["power_limit_w"], read["gpu_uuid"]) == ("2.11.0", "3.6.0", 700.0, None)
     assert (read["launch_us"], read["graph_node_us"], read["graph_us"]) == (LAUNCH_US, NODE_US, GRAPH_US)
     assert (read["runs"], read["spread"], read["throttled"]) == (1, None, 0)
-    assert (read["sm_clock_mhz"], read["sm_clock_max_mhz"], read["l2_mib"]) == (1965.0, 1980.0, 60.0)
-    assert read["notes"] == "SM clock 1965 to 1965 MHz beside points"
+    assert (read["sm_clock_mhz"], read["sm_clock_max_mhz"], read["memory_clock_max_mhz"]) == (1965.0, 1980.0, 3201.0)
+    assert read["l2_mib"] == 60.0
+    assert read["notes"] == "SM clock 1965 to 1965 MHz while bandwidths were measured"
     assert [point["kind"] for point in read["points"]] == sorted(
         (point["kind"] for point in data["points"]), key=ROOF_KINDS.index
     )

@@ -26,7 +26,7 @@ START_S = 180.0
 #: A worker that has measured nothing for so long hangs.
 SILENT_S = 120.0
 #: What the driver says of a GPU that goes into the file.
-_FACTS = ("name", "memory_total_mib", "driver", "sm_clock_max_mhz", "power_limit_w")
+_FACTS = ("name", "memory_total_mib", "driver", "sm_clock_max_mhz", "memory_clock_max_mhz", "power_limit_w")
 
 
 @dataclass(frozen=True, slots=True)

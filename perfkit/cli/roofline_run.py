@@ -14,14 +14,11 @@ from perfkit.errors import DeviceError, ExitCode, InputError
 from perfkit.profiles import find_gpu, load_gpu, read_roofs, roofs_folder
 from perfkit.progress import count
 from perfkit.roofline import Roofs, roofs_for
-from perfkit.roofs import Comparison, compare
+from perfkit.roofs import FULL, Comparison, compare
 
 if TYPE_CHECKING:
     from perfkit.device import DeviceFacts
     from perfkit.profiles import Gpu
-
-#: Sizes at which the datasheet's roofs are shown.
-STATED_BYTES = tuple(n << 20 for n in (1, 4, 16, 64, 256, 1024, 2048))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +165,7 @@ def stated_data(gpu: Gpu, roofs: Roofs) -> dict[str, Any]:
     """Return a datasheet's roofs with the fields of a roofs file: what nodes of a graph would take, cold."""
     points = []
     for kind, written in (("read", 0.0), ("inplace", 0.5)):
-        for size in STATED_BYTES:
+        for size in FULL.sizes:
             time_us = roofs.time_us(size * (1 - written), size * written) + roofs.graph_node_us
             points.append({"kind": kind, "bytes": size, "bandwidth_gb_s": size / time_us / 1e3})
     source = f"{gpu.bandwidth_gb_s:,g} GB/s of the datasheet, times what an H200 reaches of its own"

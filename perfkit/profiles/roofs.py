@@ -26,7 +26,8 @@ ROOF_KINDS = ("read", "4r1w", "2r1w", "inplace", "copy", "1r2w", "1r4w", "1r8w",
 #: Matrix products: BF16 on tensor cores with FP32 sums, TF32 on tensor cores, IEEE FP32 on CUDA cores.
 RATE_KINDS = ("bf16", "tf32", "fp32")
 _TEXTS = ("gpu", "gpu_uuid", "name", "driver", "date", "torch", "triton", "source", "notes")
-_NUMBERS = ("launch_us", "graph_node_us", "graph_us", "sm_clock_mhz", "sm_clock_max_mhz", "power_limit_w", "l2_mib")
+_NUMBERS = ("launch_us", "graph_node_us", "graph_us", "sm_clock_mhz", "sm_clock_max_mhz",
+            "memory_clock_max_mhz", "power_limit_w", "l2_mib")  # fmt: skip
 _COUNTS = ("memory_mib", "runs", "throttled")
 _POINT = ("bytes", "bandwidth_gb_s", "lo", "hi", "config")
 _RATE = ("kind", "tflops", "lo", "hi", "size", "sm_clock_mhz", "power_w", "capped")
@@ -79,8 +80,8 @@ def read_roofs(path: Path) -> dict[str, Any]:
     """Return the roofs that one file holds.
 
     The mapping has ``schema``; the texts ``gpu, gpu_uuid, name, driver, date, torch, triton, source, notes``; the
-    numbers ``launch_us, graph_node_us, graph_us, sm_clock_mhz, sm_clock_max_mhz, power_limit_w, l2_mib, memory_mib,
-    runs, throttled, spread``, all None where the file has none; and
+    numbers ``launch_us, graph_node_us, graph_us, sm_clock_mhz, sm_clock_max_mhz, memory_clock_max_mhz, power_limit_w,
+    l2_mib, memory_mib, runs, throttled, spread``, all None where the file has none; and
 
     * ``points``, each {kind, bytes, bandwidth_gb_s, lo, hi, config}: ``kind`` is one of ROOF_KINDS, 1r8w reads once and
       writes to 8 places; ``bytes`` are all bytes moved, reads and writes together;

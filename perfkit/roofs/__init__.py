@@ -6,9 +6,11 @@ fields of a roofs file (:mod:`perfkit.profiles.roofs`), which the parent compare
 
 from perfkit.roofs.agreement import Comparison, Difference, combine, compare
 from perfkit.roofs.document import check_document, document, found_data
-from perfkit.roofs.points import Bench, Costs, Found, Plan, Point, Rate, best_point, measure
+from perfkit.roofs.points import FULL, QUICK, Bench, Costs, Found, Plan, Point, Rate, best_point, measure
 
 __all__ = [
+    "FULL",
+    "QUICK",
     "Bench",
     "Comparison",
     "Costs",

@@ -17,8 +17,8 @@ from perfkit.roofs.points import MIB, Found, Point, Rate
 
 #: Where each field comes from, in the order of the file; lists come after them.
 _TEXTS = ("gpu", "name", "driver", "date", "torch", "triton", "source", "notes")
-_FIELDS = ("memory_mib", "runs", "spread", "throttled", "sm_clock_mhz", "sm_clock_max_mhz", "power_limit_w", "l2_mib",
-           "launch_us", "graph_node_us", "graph_us")  # fmt: skip
+_FIELDS = ("memory_mib", "runs", "spread", "throttled", "sm_clock_mhz", "sm_clock_max_mhz",
+           "memory_clock_max_mhz", "power_limit_w", "l2_mib", "launch_us", "graph_node_us", "graph_us")  # fmt: skip
 _SOURCE = (
     "perfkit {version}, perfkit roofline. points: Triton streams over random FP32 data, each the fastest of {streams} "
     "launch configurations, median of CUDA graphs of about 4 ms or more, launches rotating through buffers of at least "
@@ -35,13 +35,13 @@ def found_data(gpu: str, facts: Mapping[str, Any], found: Found) -> dict[str, An
 
     Args:
         gpu: the profile's key.
-        facts: ``name, memory_total_mib, driver, sm_clock_max_mhz, power_limit_w`` of the GPU, ``torch`` and ``triton``
-            versions.
+        facts: ``name, memory_total_mib, driver, sm_clock_max_mhz, memory_clock_max_mhz, power_limit_w`` of the GPU,
+            ``torch`` and ``triton`` versions.
         found: what was measured.
     """
     everything = (*found.points, *found.l2)
     clocks = [point.clock_mhz for point in everything if point.clock_mhz is not None]
-    lowest = f"SM clock {min(clocks):.0f} to {max(clocks):.0f} MHz beside points" if clocks else "SM clock unknown"
+    spread = f"{min(clocks):.0f} to {max(clocks):.0f} MHz while bandwidths were measured" if clocks else "unknown"
     return {
         "schema": SCHEMA,
         "gpu": gpu,
@@ -52,12 +52,13 @@ def found_data(gpu: str, facts: Mapping[str, Any], found: Found) -> dict[str, An
         "torch": facts.get("torch"),
         "triton": facts.get("triton"),
         "source": _SOURCE.format(version=__version__, streams=len(stream.CONFIGS), l2s=len(l2.CONFIGS)),
-        "notes": lowest,
+        "notes": f"SM clock {spread}",
         "runs": 1,
         "spread": None,
         "throttled": _total([*(point.dropped for point in everything), *(one.dropped for one in found.rates)]),
         "sm_clock_mhz": statistics.median(clocks) if clocks else None,
         "sm_clock_max_mhz": facts.get("sm_clock_max_mhz"),
+        "memory_clock_max_mhz": facts.get("memory_clock_max_mhz"),
         "power_limit_w": facts.get("power_limit_w"),
         "l2_mib": found.l2_bytes / MIB,
         "launch_us": found.costs.launch_us,
