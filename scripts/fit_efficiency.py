@@ -23,7 +23,7 @@ from perfkit import results
 from perfkit.derive import observation
 from perfkit.errors import PerfkitError
 from perfkit.method import Case
-from perfkit.profiles import load_gpu, load_measured, load_model
+from perfkit.profiles import load_gpu, load_measured, load_model, measured_files
 from perfkit.profiles.measured import EFFICIENCY, MEASURED
 from perfkit.roofline import shipped_roofs
 from perfkit.roofline.efficiency import Efficiency, Observation, covered, enough, errors, fit
@@ -104,7 +104,7 @@ def document(directory: Path = MEASURED) -> str:
             continue
         used = [row for row in rows if (row["family"], row["method"], row["phase"], row["gpu"]) == key]
         ids = [f",{row['case_id']}," for row in used]
-        files = [path.name for path in sorted(directory.glob("*.csv"))
+        files = [path.name for path in measured_files(directory).values()
                  if any(one in path.read_text(encoding="utf-8") for one in ids)]  # fmt: skip
         date = max(str(row["manifest"]["ended"])[:10] for row in used)
         text += entry(fit(*key, seen), seen, left_out(key, seen), [*files, f"{key[3]}-roofs.yaml"], date)

@@ -27,7 +27,7 @@ from perfkit import results
 from perfkit.derive import derive
 from perfkit.errors import PerfkitError
 from perfkit.method import Case
-from perfkit.profiles import load_gpu, load_model
+from perfkit.profiles import load_gpu, load_model, measured_files
 from perfkit.profiles.measured import MEASURED
 from perfkit.roofline import shipped_roofs
 
@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     given = parser.parse_args(argv)
     changed = 0
     try:
-        for file in sorted(given.directory.glob("*.csv")):
+        for file in measured_files(given.directory).values():
             text = rederive(file)
             if text != file.read_text(encoding="utf-8"):
                 changed += 1

@@ -22,11 +22,16 @@ from perfkit.profiles.counters import case_columns, load_counters, read_counters
 from perfkit.profiles.published import load_table3
 from perfkit.profiling import Profiler, conclude
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "ship_run.py"
-SPEC = importlib.util.spec_from_file_location("ship_run", SCRIPT)
-assert SPEC is not None and SPEC.loader is not None
-ship_run = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(ship_run)
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+
+
+def script(name: str) -> Any:
+    """A script as a module."""
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture
@@ -83,10 +88,12 @@ def test_counters_ship_and_are_found_and_times_stay_without_them(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shipped = tmp_path / "shipped"
-    assert ship_run.main([str(run), "--name", "super-h200", "--directory", str(shipped)]) == 0
+    assert script("ship_run").main([str(run), "--name", "super-h200", "--directory", str(shipped)]) == 0
     files = [shipped / f"super-h200-counters.{end}" for end in ("csv", "manifest.json")]
     assert capsys.readouterr().out.split() == list(map(str, files))
     assert load_measured(directory=shipped) == []
+    assert script("rederive_shipped").main(["--directory", str(shipped), "--check"]) == 0
+    assert "counters" not in script("fit_efficiency").document(shipped)
     rows = load_counters("nemotron-3-super-120b-a12b", "h200-sxm", shipped)
     assert [row["bytes_read_dram"] for row in rows] == [
         row["bytes_read_dram"] for row in read_counters(run / "counters.csv")
