@@ -31,7 +31,7 @@ from perfkit.ranges import case_name, listened, mark
 from perfkit.results import version
 from perfkit.session import Session
 from perfkit.stats import Stopping, aa_difference, by_round, ratio_interval
-from perfkit.tune import Store, Tuned
+from perfkit.tune import NoneWorks, Store, Tuned
 from perfkit.tuning import Place, compile_ahead, known, tune_session, untuned
 
 Emit = Callable[[dict[str, Any]], None]
@@ -113,20 +113,28 @@ class Group:
         steps = graph_steps(case, method, copies)
         with mark(f"tune/{case_name(case)}"):
             few = tuning_steps(case, method, copies)
-            tuned = self._tune(session, few, partial(self._phase, case.id, "tune"))
+            try:
+                tuned = self._tune(session, few, partial(self._phase, case.id, "tune"))
+            except NoneWorks:
+                self._check(case, method.configs(case)[0])  # NaNs agree with nothing: the oracle says it better
+                raise
         session.config = tuned.config
         self.device.release()  # the search kept a second state
-        self._phase(case.id, "check", 0, 1)
-        tell = partial(self._phase, case.id, "check")
-        with mark(f"check/{case_name(case)}"):
-            outcome = check_once(case, self.device.torch_device, tuned.config, seed=self.seed, progress=tell)
-        if not outcome.ok:
-            raise _Incorrect(f"{tuned.config}: {outcome.reason}")
         row = {
-            "checked": "gpu", "rel_error": outcome.rel_error, "launch_config": str(tuned.config),
+            "checked": "gpu", "rel_error": self._check(case, tuned.config), "launch_config": str(tuned.config),
             "l2_state": "cold", "steps_per_sample": steps,
         }  # fmt: skip
         return _Running(case, session, tuned, row)
+
+    def _check(self, case: Case, config: Config) -> float:
+        """Return the error of a kernel that is right."""
+        self._phase(case.id, "check", 0, 1)
+        tell = partial(self._phase, case.id, "check")
+        with mark(f"check/{case_name(case)}"):
+            outcome = check_once(case, self.device.torch_device, config, seed=self.seed, progress=tell)
+        if not outcome.ok:
+            raise _Incorrect(f"{config}: {outcome.reason}")
+        return outcome.rel_error
 
     def _tune(self, session: Session, steps: int, progress: Callable[[int, int], None]) -> Tuned:
         """Prime the session and return its configuration: the default one, one found before, or a search's."""

@@ -23,6 +23,10 @@ FINAL_ROUNDS = 9
 FINALISTS = 3
 
 
+class NoneWorks(RuntimeError):
+    """A search found no launch configuration that compiles, runs and agrees with the others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """The outcome of a search.
@@ -57,7 +61,7 @@ def search(
         progress: told (candidates built, candidates in all).
 
     Raises:
-        RuntimeError: no candidate works; the message has the first reason.
+        NoneWorks: no candidate does; the message has the first reason.
     """
     subjects: dict[Config, Subject] = {}
     rejected: dict[str, str] = {}
@@ -71,7 +75,7 @@ def search(
                 raise
             rejected[str(config)] = f"{type(error).__name__}: {error}".splitlines()[0]
     if not subjects:
-        raise RuntimeError(f"no launch configuration works: {next(iter(rejected.values()), 'none declared')}")
+        raise NoneWorks(f"no launch configuration works: {next(iter(rejected.values()), 'none declared')}")
     times = _medians(subjects, list(subjects), clock, ROUNDS)
     best = sorted(times, key=lambda config: times[config])[:FINALISTS]
     final = list(dict.fromkeys([*best, *([candidates[0]] if candidates[0] in subjects else [])]))

@@ -69,7 +69,7 @@ def tune_session(
         progress: told (candidates built, candidates in all).
 
     Raises:
-        RuntimeError: no configuration works; the message has the first reason.
+        NoneWorks: no configuration does; the message has the first reason.
     """
     case, candidates = session.case, session.method.configs(session.case)
     saved = session.snapshot()

@@ -10,8 +10,9 @@ import pytest
 from test_bench import CONVENTIONAL, Interpreted
 
 from perfkit import bench
-from perfkit.check import check_case
+from perfkit.check import check_case, check_once
 from perfkit.confirm import Unlike, confirm
+from perfkit.registry import load_method
 from perfkit.session import Session
 from tests.quickgroup import events_of, planted, quick_device, results_of
 
@@ -41,6 +42,20 @@ def test_such_a_control_is_nobodys_baseline(
     assert (found[CONVENTIONAL.id]["status"], found[CONVENTIONAL.id]["reason"]) == ("incorrect", "planted")
     assert found[other.id]["status"] == "ok"
     assert "speedup" not in found[other.id]["row"]
+
+
+def test_a_kernel_that_no_configuration_makes_right_is_incorrect(
+    device: Interpreted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its NaNs differ from each other, so a search has nothing to choose from."""
+    case = planted("RETURNS_NAN")
+    method = load_method(case.method)
+    two = method.configs(case)[:2]
+    monkeypatch.setattr(method, "configs", lambda case: two)
+    monkeypatch.setattr(bench, "check_once", check_once)
+    (result,) = results_of(events_of(device, tmp_path, case, tune=True)).values()
+    assert (result["status"], result["row"]) == ("incorrect", {})
+    assert result["reason"] == f"{two[0]}: step 0: output error inf > 2e-06"
 
 
 @pytest.mark.parametrize("copies", [1, 3])
