@@ -3,7 +3,7 @@
     good      the target's events, and a report of what STANDIN_STEPS says of each case, times a factor of STANDIN_SCALE
     run       the same, but the real target runs first
     perm, busy, metric, option, nothing, empty, noreport, start, deaf, mute     one way to fail each
-    hang, stubborn, crash, oom, partial     something happens to the case numbered STANDIN_AT (0 is the first)
+    hang, stubborn, crash, oom, poison, partial     something happens to the case numbered STANDIN_AT (0 is the first)
 
 STANDIN_STEPS names a file of what the cases do (nsighthelp.facts), STANDIN_PIDS one for the pids of what was started;
 STANDIN_SCALE is JSON, {"<method> <step>": [read, write]}. A report is JSON here; the stub of ``ncu_report`` beside it,
@@ -164,9 +164,13 @@ def main(argv: list[str]) -> int:
                                "7\n==PROF== Trying to shutdown target application\n")  # fmt: skip
                 report.write_text(json.dumps(played.launches))
                 return 1
-            if index == at and mode == "oom":
+            if index == at and mode in ("oom", "poison"):
+                fatal = mode == "poison"
                 played.tell(event="begin", case_id=case["case_id"])
-                played.tell(event="failed", case_id=case["case_id"], status="oom", reason="tried 190 GB", fatal=False)
+                played.tell(event="failed", case_id=case["case_id"], status="error" if fatal else "oom", fatal=fatal,
+                            reason="illegal memory access" if fatal else "tried 190 GB")  # fmt: skip
+                if fatal:
+                    return 3
                 continue
             played.case(index, drop=mode == "partial" and index == at)
         played.tell(event="end")

@@ -66,8 +66,9 @@ class Start:
 
     @property
     def _disturbed(self) -> bool:
-        """Whether something kept ncu from writing a whole report."""
-        return self.seen.code is None or self.seen.hung is not None or self.seen.in_flight is not None
+        """Whether something may have kept ncu from writing a whole report."""
+        lost = any(event.get("fatal") for event in self.seen.events)
+        return lost or self.seen.code is None or self.seen.hung is not None or self.seen.in_flight is not None
 
     def _failed(self) -> dict[str, End]:
         """Return the ends of cases that failed, hung, or were in flight when all ended.
