@@ -15,6 +15,7 @@ from perfkit.cli import app
 from perfkit.device import DeviceFacts, Process
 from perfkit.doctor import Finding
 from perfkit.errors import DeviceError
+from perfkit.profiles import read_roofs
 from perfkit.profiles.measured import MEASURED
 
 
@@ -202,10 +203,11 @@ def test_known_gpu(tmp_path: Path, gpu: dict[str, Any]) -> None:
 def test_whose_roofs_are_used(tmp_path: Path, gpu: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     found = findings(tmp_path)["roofs"]
     assert (found.state, found.remedy) == ("missing", "perfkit roofline")
-    assert found.detail == "this GPU's were not measured; used are: shipped, measured 2026-11-30"
-    monkeypatch.setenv("PERFKIT_ROOFS", str(tmp_path))
     own = tmp_path / "h200-sxm-roofs.yaml"
-    own.write_text((MEASURED / own.name).read_text().replace("2026-11-30", "2026-12-24"))
+    date = read_roofs(MEASURED / own.name)["date"]
+    assert found.detail == f"this GPU's were not measured; used are: shipped, measured {date}"
+    monkeypatch.setenv("PERFKIT_ROOFS", str(tmp_path))
+    own.write_text((MEASURED / own.name).read_text().replace(date, "2026-12-24"))
     found = findings(tmp_path)["roofs"]
     assert (found.state, found.detail) == ("ok", "measured here 2026-12-24")
     own.write_text("schema: 5\n")

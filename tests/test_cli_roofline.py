@@ -17,10 +17,13 @@ import pytest
 from perfkit import device
 from perfkit.cli import app, roofline_measure
 from perfkit.profiles import load_gpu, read_roofs, roofs_folder
+from perfkit.profiles.measured import MEASURED
 from perfkit.roofline import roofs_for
+from perfkit.roofs import document
 
 STUB = Path(__file__).with_name("roofsbench.py")
-SHIPPED = Path(__file__).parent.parent / "perfkit" / "profiles" / "measured" / "h200-sxm-roofs.yaml"
+SHIPPED = MEASURED / "h200-sxm-roofs.yaml"
+DATE = read_roofs(SHIPPED)["date"]
 
 
 def _facts(**changes: object) -> device.DeviceFacts:
@@ -55,6 +58,10 @@ def h200(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return own
 
 
+def _figures(data: dict[str, Any]) -> int:
+    return len(data["points"]) + len(data["l2"]) + len(data["rates"])
+
+
 def _json(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> dict[str, Any]:
     assert app.run(["roofline", *args, "--json"]) == code
     return dict(json.loads(capsys.readouterr().out))
@@ -78,12 +85,19 @@ def test_what_every_command_uses_for_a_gpu_that_is_not_here(nothing: Path, capsy
     captured = capsys.readouterr()
     assert captured.err.startswith("there is no usable GPU here") and "NVIDIA H200 SXM 141GB" in captured.err
     lines = captured.out.splitlines()
-    assert lines[0] == "SHIPPED   NVIDIA H200 SXM 141GB, driver 580.159.04"
-    assert lines[-1] == f"roofs     shipped, measured 2026-11-30: {SHIPPED}"
-    assert re.search(r"^1 MiB +520 +512 +511 +747$", captured.out, re.MULTILINE)
-    assert re.search(r"^2160 MiB +4,077 +3,949 +3,829$", captured.out, re.MULTILINE)
-    assert "L2        not measured; 1.5 times DRAM stands in" in lines
-    assert "costs     launch from Python 16.7 us, node of a graph 0.497 us" in lines
+    data = read_roofs(SHIPPED)
+    assert lines[0].startswith(f"SHIPPED   NVIDIA H200 SXM 141GB, driver {data['driver']}")
+    assert lines[-1] == f"roofs     shipped, measured {DATE}: {SHIPPED}"
+    for kinds, size in (
+        (("read", "inplace", "copy", "write"), "2048 MiB"),
+        (("4r1w", "2r1w", "1r2w", "1r4w", "1r8w"), "2160 MiB"),
+    ):
+        there = {point["kind"]: f"{point['bandwidth_gb_s']:,.0f}" for point in data["points"]
+                 if point["kind"] in kinds and point["bytes"] == int(size.split()[0]) << 20}  # fmt: skip
+        assert [size, *(there[kind] for kind in kinds if kind in there)] in [
+            [" ".join(line.split()[:2]), *line.split()[2:]] for line in lines
+        ]
+    assert f"{data['launch_us']:.3g} us, node of a graph {data['graph_node_us']:.3g} us" in captured.out
     assert not nothing.exists()  # showing leaves nothing behind
 
 
@@ -132,24 +146,27 @@ def test_bad_input_is_one_line(
 
 
 def test_files_are_shown_and_compared(nothing: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = SHIPPED.read_text()
+    changed = read_roofs(SHIPPED)
+    (point,) = (one for one in changed["points"] if (one["kind"], one["bytes"]) == ("inplace", 2048 << 20))
+    base = point["bandwidth_gb_s"]
+    slower = {"kind": "inplace", "bytes": 2048 << 20, "bandwidth_gb_s": base / 1.025}
+    changed["points"] = [slower if one == point else one for one in changed["points"]]
     other = tmp_path / "other.yaml"
-    other.write_text(text.replace("bandwidth_gb_s: 4186.11, lo: 4184.15", "bandwidth_gb_s: 4086.11, lo: 4080"))
+    other.write_text(document(changed))
     data = _json(capsys, "--file", str(other), "--compare", str(SHIPPED), code=1)
-    assert data["roofs_used"]["text"] == f"{other}, measured 2026-11-30"
+    assert data["roofs_used"]["text"] == f"{other}, measured {DATE}"
     assert data["comparison"]["of"] == "inplace 2048 MiB" and not data["comparison"]["within"]
-    assert data["comparison"]["largest"] == pytest.approx(4186.11 / 4086.11 - 1)
-    assert len(data["comparison"]["roofs"]) == 40
-    changed = [one for one in data["comparison"]["roofs"] if one["change"]]
-    assert changed == [{"name": "inplace 2048 MiB", "unit": "GB/s", "base": 4186.11, "new": 4086.11,
-                        "change": pytest.approx(4086.11 / 4186.11 - 1)}]  # fmt: skip
+    assert data["comparison"]["largest"] == pytest.approx(0.025, rel=1e-3)
+    assert len(data["comparison"]["roofs"]) == _figures(changed)
+    (worst,) = (one for one in data["comparison"]["roofs"] if abs(one["change"]) > 1e-4)
+    assert (worst["name"], worst["unit"], worst["base"]) == ("inplace 2048 MiB", "GB/s", base)
+    assert worst["change"] == pytest.approx(1 / 1.025 - 1, rel=1e-3)
     assert app.run(["roofline", "--file", str(other), "--compare", str(SHIPPED), "--tolerance", "3"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("FILE      NVIDIA H200") and "roofs     " + str(other) + ", measured 2026-11-30" in out
-    assert (
-        f"compared  with {SHIPPED}: largest difference 2.45% (inplace 2048 MiB: 4186 and 4086 GB/s), within 3%" in out
-    )
-    assert "inplace 2048 MiB: 4186 -> 4086 GB/s (-2.39%)" in out
+    assert out.startswith("FILE      NVIDIA H200") and f"roofs     {other}, measured {DATE}" in out
+    pair = f"{base:.4g} and {base / 1.025:.4g} GB/s"
+    assert f"compared  with {SHIPPED}: largest difference 2.50% (inplace 2048 MiB: {pair}), within 3%" in out
+    assert f"inplace 2048 MiB: {base:.4g} -> {base / 1.025:.4g} GB/s (-2.44%)" in out
 
 
 def test_nothing_is_compared_with_a_datasheet(
@@ -205,7 +222,7 @@ def test_json_has_everything(h200: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert data["measured"] and data["saved"] == str(h200 / "h200-sxm-roofs.yaml") and data["unsaved"] is None
     assert data["roofs_used"]["origin"] == "here" and data["roofs"]["gpu"] == "h200-sxm"
     assert len(data["roofs"]["points"]) == 48 and len(data["roofs"]["l2"]) == 4 and len(data["roofs"]["rates"]) == 3
-    assert data["agreement"] is None and len(data["comparison"]["roofs"]) == 40  # those that the shipped file has
+    assert data["agreement"] is None and len(data["comparison"]["roofs"]) == _figures(read_roofs(SHIPPED))
     assert data["roofs"] == read_roofs(Path(data["saved"]))
 
 
@@ -341,9 +358,9 @@ def test_a_sweep_goes_by_them_and_says_so(
     for name in ("shipped", "here"):
         if name == "here":
             own.mkdir(parents=True)
-            text = re.sub(r"(bandwidth_gb_s|lo|hi): ([\d.]+)", lambda m: f"{m[1]}: {float(m[2]) * 0.9:.2f}",
+            text = re.sub(r"(bandwidth_gb_s|tflops|lo|hi): ([\d.]+)", lambda m: f"{m[1]}: {float(m[2]) * 0.9:.2f}",
                           SHIPPED.read_text())  # fmt: skip
-            (own / SHIPPED.name).write_text(text.replace("2026-11-30", "2026-12-24"))
+            (own / SHIPPED.name).write_text(text.replace(DATE, "2026-12-24"))
         out = tmp_path / name
         args = ["sweep", "--model", "nemotron-super", "--batch", "64", "--window", "16", "--out", str(out), "--json"]
         assert app.run(args) == 0
@@ -354,5 +371,5 @@ def test_a_sweep_goes_by_them_and_says_so(
         assert f"roofs     {text}" in data["summary"]["lines"] and text in (out / "report.html").read_text()
         assert {row["roof_source"] for row in data["rows"]} == {"measured"}
         found[name] = text, data["rows"][0]["roof_gb_s"]
-    assert [text for text, _ in found.values()] == ["shipped, measured 2026-11-30", "measured here 2026-12-24"]
+    assert [text for text, _ in found.values()] == [f"shipped, measured {DATE}", "measured here 2026-12-24"]
     assert found["here"][1] == pytest.approx(0.9 * found["shipped"][1], rel=2e-3)
