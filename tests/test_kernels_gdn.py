@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from levels import check_level_of_fp16_corrections
 
 from perfkit.check import check_case
 from perfkit.checker import Checker
@@ -271,30 +272,8 @@ def test_an_fp32_state_is_fp32_end_to_end() -> None:
 
 
 def test_corrections_in_fp16_leave_the_same_error_at_any_time() -> None:
-    """At α = 0.999 over 2,000 steps: rounding corrections to FP16 costs 2.2e-4, now as early on; the kernels no more.
-
-    The recurrence is stepped in float64 with the corrections rounded as the method rounds them: not where it flushes.
-    The kernels run the first 64 steps of it, checkpoints in FP32, and stay with it.
-    """
     case = Case(Shape("gdn", 1, 1, 16, 128), "replay", 1, 16, input_dtype="float16")
-    session = Session(case, "cpu")
-    t, errors = session.tensors, []
-    t["a_log"].zero_()
-    t["dt_bias"].fill_(math.log(math.expm1(1e-3)))  # α = exp(−softplus(bias)) = 0.999
-    exact = rounded = REPLAY.committed(case, t, 0)
-    for index in range(2000):
-        FAMILY.fill_inputs(t, index)
-        t["gate"].zero_()
-        exact, _ = FAMILY.reference(exact, t)
-        decay, u, _, _ = FAMILY.update(rounded, t)
-        u = u if index % 16 == 15 else u.half().double()
-        rounded = rounded * decay[..., None, None] + u[..., None] * normalized(t["k"].double())[..., None, :]
-        errors.append(float(torch.linalg.vector_norm(rounded - exact) / torch.linalg.vector_norm(exact)))
-        if index < 64:
-            assert session.step(index) == 2
-            off = torch.linalg.vector_norm(REPLAY.committed(case, t, index + 1) - rounded)
-            assert off / torch.linalg.vector_norm(exact) < 2e-5
-    assert max(errors) < 3e-4 and max(errors[1000:]) < 1.3 * max(errors[:1000])
+    check_level_of_fp16_corrections(FAMILY, REPLAY, case)
 
 
 @pytest.mark.parametrize("config", tiles(REPLAY.configs(Case(QWEN_122B, "replay", 256, 16))), ids=str)
