@@ -190,12 +190,12 @@ class Group:
                 progress=lambda name, done, total: self._phase(ids.get(name, name), "time", done, total),
             )  # fmt: skip
         del subjects, again
-        # All are confirmed before one is finished: a control that is not what was checked is nobody's baseline.
-        good = {item.case.id for item in items if self._guarded(item.case, partial(self._confirm, item)) is not None}
-        base = control.case if control.case.id in good else None
-        for item in items:
-            if item.case.id in good:
+        base: Case | None = control.case
+        for item in sorted(items, key=lambda item: item is not control):
+            if self._guarded(item.case, partial(self._confirm, item)) is not None:
                 self._guarded(item.case, partial(self._finish, item, series, base))
+            elif item is control:  # the first of them: what is not what was checked is nobody's baseline
+                base = None
             item.drop()
 
     def _confirm(self, item: _Running) -> bool:

@@ -71,7 +71,7 @@ class Stub(Method):
         name = "path" if "path" in tensors else "accepted"
         read = tensors[name][step % ACCEPTANCE_STEPS].tolist()
         self.log.steps.append((step, (slots >= 0).tolist(), read))
-        tensors["out"][slots >= 0] = 1.0
+        tensors["out"][slots >= 0] = tensors["x"][slots >= 0]  # outputs depend on inputs, as those of a step do
 
     def step(self, shape: Shape, point: Point, h: Number, flush: Number) -> Step:
         state = point.batch * shape.state_elements * point.state_bytes
