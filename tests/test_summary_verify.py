@@ -58,7 +58,7 @@ def test_the_lines_of_a_verify_sweep():
     ]
     assert lines[9].split()[:5] == ["best", "L", "exact", "model", lines[9].split()[4]]
     assert lines[10].startswith("best L Eq. 16        12.8   18.2   12.7     22   25.4")
-    assert lines[11] == "16/16 ok; 0 samples throttled"
+    assert lines[11] == "16/16 ok; 0 samples throttled; A/A floor unknown"
     assert lines[13] == "control   tuned snapshot 812 us at B=256 T2 a1; one conventional step 531 us"
     assert not any(line.startswith(("best L    ", "break-even")) for line in lines)
 
