@@ -21,7 +21,8 @@ EXPECTED: dict[str, dict[str, object]] = {
         "d_k": 128, "conv_kernel": 4, "conv_channels": 10240, "state_dtype": "float32", "n_attn_heads": 32,
         "n_kv_heads": 2, "attn_head_dim": 128, "mla": False, "kv_elements_per_token": 4096, "hidden_size": 4096,
         "ffn_size": None, "ffn_gated": False, "moe_experts": 512, "moe_top_k": 22, "moe_size": 2688,
-        "moe_shared_size": 5376, "moe_latent_size": 1024, "vocab_size": 131072, "tied_embeddings": False,
+        "moe_shared_size": 5376, "moe_latent_size": 1024,
+        "max_context": 262_144, "vocab_size": 131072, "tied_embeddings": False,
         "params_total": 120_668_707_840, "weight_dtype": "bfloat16", "dense_weight_dtype": None, "uncertain": (),
     },
     "nemotron-3-nano-30b-a3b": {
@@ -30,7 +31,8 @@ EXPECTED: dict[str, dict[str, object]] = {
         "d_k": 128, "conv_kernel": 4, "conv_channels": 6144, "state_dtype": "float32", "n_attn_heads": 32,
         "n_kv_heads": 2, "attn_head_dim": 128, "mla": False, "kv_elements_per_token": 3072, "hidden_size": 2688,
         "ffn_size": None, "ffn_gated": False, "moe_experts": 128, "moe_top_k": 6, "moe_size": 1856,
-        "moe_shared_size": 3712, "moe_latent_size": None, "vocab_size": 131072, "tied_embeddings": False,
+        "moe_shared_size": 3712, "moe_latent_size": None,
+        "max_context": 262_144, "vocab_size": 131072, "tied_embeddings": False,
         "params_total": 31_577_940_288, "weight_dtype": "bfloat16", "dense_weight_dtype": None, "uncertain": (),
     },
     "qwen3.5-122b-a10b-nvfp4": {
@@ -39,7 +41,8 @@ EXPECTED: dict[str, dict[str, object]] = {
         "d_k": 128, "conv_kernel": 4, "conv_channels": 12288, "state_dtype": "float32", "n_attn_heads": 32,
         "n_kv_heads": 2, "attn_head_dim": 256, "mla": False, "kv_elements_per_token": 12288, "hidden_size": 3072,
         "ffn_size": None, "ffn_gated": True, "moe_experts": 256, "moe_top_k": 8, "moe_size": 1024,
-        "moe_shared_size": 1024, "moe_latent_size": None, "vocab_size": 248320, "tied_embeddings": False,
+        "moe_shared_size": 1024, "moe_latent_size": None,
+        "max_context": 262_144, "vocab_size": 248320, "tied_embeddings": False,
         "params_total": 122_111_526_912, "weight_dtype": "float4_e2m1", "dense_weight_dtype": "bfloat16",
         "uncertain": (),
     },
@@ -49,7 +52,8 @@ EXPECTED: dict[str, dict[str, object]] = {
         "d_k": 128, "conv_kernel": 4, "conv_channels": 10240, "state_dtype": "float32", "n_attn_heads": 24,
         "n_kv_heads": 4, "attn_head_dim": 256, "mla": False, "kv_elements_per_token": 32768, "hidden_size": 5120,
         "ffn_size": 17408, "ffn_gated": True, "moe_experts": None, "moe_top_k": None, "moe_size": None,
-        "moe_shared_size": None, "moe_latent_size": None, "vocab_size": 248320, "tied_embeddings": False,
+        "moe_shared_size": None, "moe_latent_size": None,
+        "max_context": 262_144, "vocab_size": 248320, "tied_embeddings": False,
         "params_total": 26_895_998_464, "weight_dtype": "bfloat16", "dense_weight_dtype": None, "uncertain": (),
     },
     "kimi-linear-48b-a3b-mlx4bit": {
@@ -58,7 +62,8 @@ EXPECTED: dict[str, dict[str, object]] = {
         "n_v_heads": 32, "n_k_heads": 32, "d_v": 128, "d_k": 128, "conv_kernel": 4, "conv_channels": 12288,
         "state_dtype": "float32", "n_attn_heads": 32, "n_kv_heads": 1, "attn_head_dim": 576, "mla": True,
         "kv_elements_per_token": 4032, "hidden_size": 2304, "ffn_size": 9216, "ffn_gated": True, "moe_experts": 256,
-        "moe_top_k": 8, "moe_size": 1024, "moe_shared_size": 1024, "moe_latent_size": None, "vocab_size": 163840,
+        "moe_top_k": 8, "moe_size": 1024, "moe_shared_size": 1024, "moe_latent_size": None,
+        "max_context": 1_048_576, "vocab_size": 163840,
         "tied_embeddings": False, "params_total": 49_122_681_728, "weight_dtype": "bfloat16",
         "dense_weight_dtype": None, "uncertain": ("weight_dtype",),
     },
@@ -68,7 +73,8 @@ EXPECTED: dict[str, dict[str, object]] = {
         "n_k_heads": 2, "d_v": 128, "d_k": 256, "conv_kernel": 4, "conv_channels": 5120, "state_dtype": "bfloat16",
         "n_attn_heads": 20, "n_kv_heads": 4, "attn_head_dim": 128, "mla": False, "kv_elements_per_token": 73728,
         "hidden_size": 5120, "ffn_size": 21504, "ffn_gated": True, "moe_experts": None, "moe_top_k": None,
-        "moe_size": None, "moe_shared_size": None, "moe_latent_size": None, "vocab_size": 261120,
+        "moe_size": None, "moe_shared_size": None, "moe_latent_size": None,
+        "max_context": 262_144, "vocab_size": 261120,
         "tied_embeddings": False, "params_total": 33_642_516_224, "weight_dtype": "bfloat16",
         "dense_weight_dtype": None, "uncertain": ("state_dtype",),
     },
@@ -79,7 +85,7 @@ EXPECTED: dict[str, dict[str, object]] = {
         "conv_channels": 8448, "state_dtype": "bfloat16", "n_attn_heads": 32, "n_kv_heads": 8, "attn_head_dim": 128,
         "mla": False, "kv_elements_per_token": 6144, "hidden_size": 4096, "ffn_size": 14336, "ffn_gated": True,
         "moe_experts": None, "moe_top_k": None, "moe_size": None, "moe_shared_size": None, "moe_latent_size": None,
-        "vocab_size": 128256, "tied_embeddings": False, "params_total": 9_780_235_392, "weight_dtype": "bfloat16",
+        "max_context": None, "vocab_size": 128256, "tied_embeddings": False, "params_total": 9_780_235_392, "weight_dtype": "bfloat16",
         "dense_weight_dtype": None, "uncertain": ("weight_dtype", "state_dtype"),
     },
     "mamba-codestral-7b-v0.1": {
@@ -88,15 +94,17 @@ EXPECTED: dict[str, dict[str, object]] = {
         "n_k_heads": 8, "d_v": 64, "d_k": 128, "conv_kernel": 4, "conv_channels": 10240, "state_dtype": "bfloat16",
         "n_attn_heads": 0, "n_kv_heads": 0, "attn_head_dim": None, "mla": False, "kv_elements_per_token": 0,
         "hidden_size": 4096, "ffn_size": None, "ffn_gated": None, "moe_experts": None, "moe_top_k": None,
-        "moe_size": None, "moe_shared_size": None, "moe_latent_size": None, "vocab_size": 32768,
+        "moe_size": None, "moe_shared_size": None, "moe_latent_size": None,
+        "max_context": None, "vocab_size": 32768,
         "tied_embeddings": False, "params_total": 7_285_403_648, "weight_dtype": "bfloat16",
         "dense_weight_dtype": None, "uncertain": ("state_dtype",),
     },
 }  # fmt: skip
 
-#: The shipped profile of the same model, and the fields in which the two may differ, with the reason.
+#: The shipped profile of the same model, and the fields in which the two may differ: Super's file has no
+#: quantization_config.
 SHIPPED = {
-    "nemotron-3-super-120b-a12b-nvfp4": ("nemotron-3-super-120b-a12b", {"weight_dtype"}),  # no quantization_config
+    "nemotron-3-super-120b-a12b-nvfp4": ("nemotron-3-super-120b-a12b", {"weight_dtype", "dense_weight_dtype"}),
     "nemotron-3-nano-30b-a3b": ("nemotron-3-nano-30b-a3b", set()),
     "qwen3.5-122b-a10b-nvfp4": ("qwen3.5-122b-a10b", set()),
     "qwen3.5-27b": ("qwen3.5-27b", set()),

@@ -73,7 +73,8 @@ def test_nemotron_super_field_by_field() -> None:
         "ffn_size": None, "ffn_gated": False, "moe_experts": 512, "moe_top_k": 22, "moe_size": 2688,
         "moe_shared_size": 5376, "moe_latent_size": 1024, "vocab_size": 131072, "tied_embeddings": False,
         "params_total": 120_668_707_840, "weight_dtype": "float4_e2m1",
-        "uncertain": ("params_active", "weight_dtype"),
+        "dense_weight_dtype": "float8_e4m3fn", "max_context": 262_144,
+        "uncertain": ("params_active", "weight_dtype", "dense_weight_dtype"),
     }  # fmt: skip
     assert {name: getattr(model, name) for name in expected} == expected
     assert model.shape == Shape("mamba2", 128, 8, 64, 128)

@@ -47,6 +47,8 @@ class Model:
     else. ``kv_elements_per_token`` is for one token of one sequence, all attention layers together, keys and values
     (with MLA the latent, once). ``params_total`` counts the text model with its embeddings, without vision tower and
     multi-token-prediction layers; ``params_active`` is what one token uses of it, without ``params_embedding``.
+    ``max_context`` is the longest sequence in tokens that the model takes. ``weight_dtype`` is that of the routed
+    experts (of all weights where there are none), ``dense_weight_dtype`` that of the rest where it differs.
     ``uncertain`` names the fields that could not be confirmed; ``reasons`` says why, by field.
     """
 
@@ -88,6 +90,7 @@ class Model:
     moe_latent_size: int | None = _rule("whole", 1, optional=True)
 
     vocab_size: int = _rule("whole", 1)
+    max_context: int | None = _rule("whole", 1, optional=True)
     tied_embeddings: bool = _rule("flag")
     params_total: int | None = _rule("whole", 1, optional=True)
     params_active: int | None = _rule("whole", 1, optional=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -73,8 +74,15 @@ def import_config(path: str | Path) -> Model:
         kind = {"list": "a list", "str": "a text", "NoneType": "null"}.get(type(data).__name__, "a number")
         raise InputError(f"must be a JSON object, as Hugging Face's config.json is, not {kind}", file=path)
     config = Config(data, path)
-    draft = _importer(config)(config)
-    return check_model(draft.model(_key(path), f"imported from {path.name}"), file=path)
+    model = _importer(config)(config).model(_key(path), f"imported from {path.name}")
+    return check_model(replace(model, max_context=_max_context(config)), file=path)
+
+
+def _max_context(config: Config) -> int | None:
+    """Return the longest sequence that the model takes; None where the config does not say."""
+    body = config.part("text_config") if config.has("text_config") else config
+    names = ("max_position_embeddings", "model_max_length")
+    return body.whole(*names) if any(body.has(name) for name in names) else None
 
 
 def _importer(config: Config) -> Callable[[Config], Draft]:
