@@ -85,7 +85,8 @@ EXPECTED: dict[str, dict[str, object]] = {
         "conv_channels": 8448, "state_dtype": "bfloat16", "n_attn_heads": 32, "n_kv_heads": 8, "attn_head_dim": 128,
         "mla": False, "kv_elements_per_token": 6144, "hidden_size": 4096, "ffn_size": 14336, "ffn_gated": True,
         "moe_experts": None, "moe_top_k": None, "moe_size": None, "moe_shared_size": None, "moe_latent_size": None,
-        "max_context": None, "vocab_size": 128256, "tied_embeddings": False, "params_total": 9_780_235_392, "weight_dtype": "bfloat16",
+        "max_context": None, "vocab_size": 128256, "tied_embeddings": False, "params_total": 9_780_235_392,
+        "weight_dtype": "bfloat16",
         "dense_weight_dtype": None, "uncertain": ("weight_dtype", "state_dtype"),
     },
     "mamba-codestral-7b-v0.1": {
