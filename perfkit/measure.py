@@ -97,7 +97,8 @@ class Subject:
         total = last = 0.0
         for index, part in enumerate(self.parts or (self.run,)):
             if index:
-                time.sleep(REST * last * 1e-6)
+                with mark("wait/rest"):
+                    time.sleep(REST * last * 1e-6)
             last = clock.time_us(part)
             total += last
         return total

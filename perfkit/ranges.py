@@ -2,9 +2,11 @@
 
 A name says what happens and, after a slash, to what; a case is ``<method>/<phase>/B…-L…-T…``. In a sweep these nest:
 
-* ``plan``, ``wait/worker``, ``wait/gpu``, ``group/<id>``, ``results``, ``report`` in the parent;
-* ``group/<id>``, in it ``case/…`` with ``tune/…`` and ``check/…``, ``case/…`` with ``capture/…``, then ``warm-up`` and
-  ``timing`` with ``warm-up/…`` and ``sample/…`` of each case, ``confirm/…``, ``beside/…`` in a worker;
+* ``plan``, ``group/<id>``, ``results``, ``report`` in the parent, and what it waits for: ``wait/gpu``, ``wait/worker``,
+  ``wait/end of worker``;
+* ``group/<id>`` in a worker, in it ``case/…`` with ``tune/…`` and ``check/…``, ``case/…`` with ``capture/…``, then
+  ``warm-up`` and ``timing`` with ``warm-up/…`` and ``sample/…`` of each case, ``confirm/…``, ``beside/…``; where a long
+  sample rests ``wait/rest``;
 * ``launch/<kernel>``, once a case: how long the host took to enqueue it.
 """
 

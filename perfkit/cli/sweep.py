@@ -72,7 +72,8 @@ def sweep(
 ) -> int:
     """Measure, or without a GPU predict, every method at every point.
 
-    Writes a run folder: manifest.json, cases.jsonl, samples/, results.parquet, results.csv, report.html.
+    Writes a run folder: manifest.json, cases.jsonl, samples/, results.parquet, results.csv, report.html; with --trace
+    also trace.json.
 
     Verify steps (--draft above 1, --tree) are compared with tuned snapshots. A sweep of verify steps without draft 1
     also times one conventional decode step for each batch and dtype, so that the column conventional_steps is filled.
