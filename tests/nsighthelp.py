@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -138,11 +139,21 @@ def facts(path: Path, groups: Iterable[Group]) -> Path:
     return path
 
 
-def alive(pids: Path) -> list[int]:
-    """Which of the processes in a file still run; one that nobody has waited for yet does not."""
-    found = []
-    for pid in map(int, pids.read_text().split() if pids.exists() else ()):
-        stat = Path(f"/proc/{pid}/stat")
-        if stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
-            found.append(pid)
+def alive(pids: Path, within_s: float = 5.0) -> list[int]:
+    """Which of the processes in a file still run; one that nobody has waited for yet does not.
+
+    A signal takes its time on a busy machine.
+    """
+    until = time.monotonic() + within_s
+    found = list(map(int, pids.read_text().split() if pids.exists() else ()))
+    while found and time.monotonic() < until:
+        found = [pid for pid in found if _runs(Path(f"/proc/{pid}/stat"))]
+        time.sleep(0.02)
     return found
+
+
+def _runs(stat: Path) -> bool:
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

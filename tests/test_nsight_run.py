@@ -187,6 +187,7 @@ def test_a_crash_names_the_kernel_and_a_resumed_run_counts_what_is_left(
     ("mode", "status", "words"),
     [
         ("oom", "oom", "tried 190 GB"),
+        ("poison", "error", "illegal memory access"),
         ("partial", "error", "the report has 1 of the 2 launches in perfkit/stree/verify"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,9 @@ def test_the_doctor_looks_where_profile_looks(tmp_path: Path, monkeypatch: pytes
 
 def test_an_orphan_is_killed_only_if_it_is_the_one(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
-        kill_orphan(process.pid, "60.5")
+        while not Path(f"/proc/{process.pid}/cmdline").read_bytes():  # it has just been started
+            time.sleep(0.01)
+        kill_orphan(process.pid, "6")
         assert process.poll() is None
         kill_orphan(process.pid, "60")
         assert process.wait(timeout=10) == -9

@@ -29,11 +29,11 @@ def descendants(pid: int, proc: Path = PROC) -> list[int]:
     return found
 
 
-def kill(pids: Iterable[int]) -> None:
-    """Send SIGKILL to processes; those that are gone are left alone."""
+def kill(pids: Iterable[int], number: signal.Signals = signal.SIGKILL) -> None:
+    """Send a signal to processes; those that are gone are left alone."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
 
 
 def kill_orphan(pid: int, word: str, proc: Path = PROC) -> None:
@@ -45,10 +45,16 @@ def kill_orphan(pid: int, word: str, proc: Path = PROC) -> None:
 
 def kill_tree(process: subprocess.Popen[bytes], timeout_s: float = 10.0) -> None:
     """End a process that leads a session, all that it started, and what those started; wait until it is gone."""
-    below = descendants(process.pid)
+    tree: list[int] = []
+    if process.poll() is None:
+        # One that is stopped starts no other, which would be nobody's child once this one is gone.
+        new = [process.pid]
+        while new:
+            kill(new, signal.SIGSTOP)
+            tree += new
+            new = [pid for pid in descendants(process.pid) if pid not in tree]
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    # What was started meanwhile has a parent that is known, or the session's group.
-    kill([*descendants(process.pid), *below])
+    kill(tree[1:])
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=timeout_s)
