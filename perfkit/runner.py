@@ -60,6 +60,7 @@ class _Attempt:
     spent: dict[str, float] = field(default_factory=dict)
     started: dict[str, str] = field(default_factory=dict)
     span_ns: dict[str, tuple[int, int]] = field(default_factory=dict)
+    phases: dict[str, str] = field(default_factory=dict)
     complete: bool = False
     between: bool = False  # a case has failed and none has begun since: what comes now is still its doing
 
@@ -238,7 +239,7 @@ class Runner:
         for case_id, record in attempt.results.items() if self._trace is not None else ():
             case = group.cases[places[case_id]]
             told = {"case_id": case_id, "group_id": group.group_id, "method": case.method,
-                    **{name: record[name] for name in ("status", "reason")},
+                    **{name: record[name] for name in ("status", "reason")}, "phase": attempt.phases.get(case_id),
                     **{name: record["row"].get(name) for name in ("time_us", "n_samples", "launches")},
                     "kept": attempt.complete or record["status"] != "ok"}  # fmt: skip
             assert self._trace is not None
@@ -252,6 +253,7 @@ class Runner:
             self._trace.worker(self._child.pid, span)
         elif kind == "phase" and case_id in attempt.waiting:
             self._begin(attempt, case_id)
+            attempt.phases[case_id] = str(event.get("phase"))
             done, total = (int(event.get(name) or 0) for name in ("done", "total"))
             self._progress.phase(self._name(attempt.waiting[case_id]), str(event.get("phase")), done, total)
         elif kind == "result" and case_id in attempt.waiting:

@@ -103,7 +103,8 @@ def test_a_sweep_with_a_crash_reads_by_itself_and_goes_on_where_it_is_resumed(fa
     kept = {event["args"]["case_id"]: event["args"]["status"] for event in cases if event["args"]["kept"]}
     assert kept == {record["case_id"]: record["status"] for record in journal(Path("run"))}
     assert {event["args"]["method"] for event in cases} == {"conventional", "replay"}
-    assert [event["args"]["reason"] for event in cases if event["args"]["status"] == "crashed"] == ["SIGKILL"] * 2
+    crashed = [event["args"] for event in cases if event["args"]["status"] == "crashed"]
+    assert [(args["reason"], args["phase"]) for args in crashed] == [("SIGKILL", "time")] * 2
     assert all(event["args"]["time_us"] > 0 for event in cases if event["args"]["status"] == "ok")
 
     waits = [event["name"] for event in lane(spans, WAITS) if event["pid"] == parent]
@@ -124,6 +125,13 @@ def test_a_sweep_with_a_crash_reads_by_itself_and_goes_on_where_it_is_resumed(fa
     assert again[: len(spans)] == spans
     assert min(event["ts"] for event in again[len(spans) :]) > max(event["ts"] + event["dur"] for event in spans)
     assert len({event["pid"] for event in again}) > len(workers) + 1
+
+
+def test_a_run_that_is_stopped_leaves_its_trace(fake: Any) -> None:
+    assert app.run(["sweep", *POINTS, "--trace", "--max-time", "0.01", "--out", "run"]) == 124
+    spans = load(Path("run/trace.json"))
+    assert [event["name"] for event in spans[:2]] == ["plan", "wait/worker"]
+    assert not [event for event in spans if event["tid"] >= CASES]
 
 
 def test_without_trace_there_is_none_and_the_hash_is_the_same(fake: Any) -> None:
