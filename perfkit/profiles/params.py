@@ -10,8 +10,9 @@ from perfkit.profiles.schema import Model
 
 
 def count_params(
-    model: Model, *, ssm_norm: bool = True, conv_bias: bool = True, mla_dims: tuple[int, int, int, int] | None = None
-) -> tuple[int, int]:
+    model: Model, *, ssm_norm: bool = True, conv_bias: bool = True, mla_dims: tuple[int, int, int, int] | None = None,
+    attn_extra: int = 0, shared_blocks: tuple[int, int, bool] | None = None,
+) -> tuple[int, int]:  # fmt: skip
     """Return (total, active) parameters of the text model, without vision tower and MTP layers.
 
     ``active`` is what one token uses, without the embedding matrices and the experts that it is not routed to.
@@ -21,11 +22,18 @@ def count_params(
         ssm_norm: Mamba-2: a gated norm follows the scan.
         conv_bias: Mamba-2: the short convolution has a bias.
         mla_dims: MLA's (kv_lora_rank, qk_rope_head_dim, qk_nope_head_dim, v_head_dim).
+        attn_extra: what an attention layer has besides its projections: biases, a convolution.
+        shared_blocks: zamba2: blocks of attention and MLP that the layers share, the rank of the adapters that each
+            use has, and whether queries, keys and values have them as well as the MLP.
     """
+    if shared_blocks is not None:
+        total = _zamba2(model, ssm_norm, conv_bias, *shared_blocks)
+        return total, total - model.params_embedding
     hidden, gated = model.hidden_size, 3 if model.ffn_gated else 2
     mixer = _mamba2(model, ssm_norm, conv_bias) if model.family == "mamba2" else (
         _gdn(model) if model.family == "gdn" else _kda(model))  # fmt: skip
-    total = hidden + model.params_embedding + model.n_ssm_layers * mixer + model.n_attn_layers * _attn(model, mla_dims)
+    total = hidden + model.params_embedding + model.n_ssm_layers * mixer + model.n_attn_layers * (
+        _attn(model, mla_dims) + attn_extra)  # fmt: skip
     # one norm before each mixer or FFN: nemotron_h's layers hold one of them, the others' both
     separate = "-" in model.layer_pattern or "E" in model.layer_pattern or model.n_mlp_layers + model.n_moe_layers == 0
     total += model.n_layers * hidden * (1 if separate else 2)
@@ -48,6 +56,17 @@ def _mamba2(model: Model, norm: bool, bias: bool) -> int:
     project_in = model.hidden_size * (inner + model.conv_channels + model.n_v_heads)  # gate; x, B, C; dt
     conv = model.conv_channels * (model.conv_kernel + bias)
     return project_in + conv + 3 * model.n_v_heads + norm * inner + inner * model.hidden_size  # A, D, dt bias
+
+
+def _zamba2(model: Model, norm: bool, bias: bool, blocks: int, rank: int, adapted: bool) -> int:
+    """Blocks count once; a use adds its adapters and the linear layer that leads back into the model."""
+    hidden, wide, ffn, gated = model.hidden_size, 2 * model.hidden_size, model.ffn_size or 0, model.ffn_gated or False
+    queries, keys = model.n_attn_heads * (model.attn_head_dim or 0), model.n_kv_heads * (model.attn_head_dim or 0)
+    up = (1 + gated) * ffn
+    block = wide * (queries + 2 * keys) + queries * hidden + hidden * (up + ffn) + wide + hidden  # two norms
+    use = hidden * hidden + rank * (hidden + up) + adapted * 3 * rank * 2 * wide
+    return (hidden + model.params_embedding + model.n_ssm_layers * (_mamba2(model, norm, bias) + hidden)
+            + blocks * block + model.n_attn_layers * use)  # fmt: skip
 
 
 def _gdn(model: Model) -> int:

@@ -15,10 +15,14 @@ from perfkit.profiles.checks import check_model
 from perfkit.profiles.importers.bamba import import_bamba
 from perfkit.profiles.importers.config import Config, Draft
 from perfkit.profiles.importers.falcon_h1 import import_falcon_h1
+from perfkit.profiles.importers.granitemoehybrid import import_granitemoehybrid
 from perfkit.profiles.importers.kimi_linear import import_kimi_linear
-from perfkit.profiles.importers.mamba2 import import_mamba2, import_mamba_ssm
+from perfkit.profiles.importers.mamba2 import import_mamba2
+from perfkit.profiles.importers.mamba_ssm import import_mamba_ssm
 from perfkit.profiles.importers.nemotron_h import import_nemotron_h
 from perfkit.profiles.importers.qwen3_5 import import_qwen3_5
+from perfkit.profiles.importers.qwen3_next import import_qwen3_next
+from perfkit.profiles.importers.zamba2 import import_zamba2
 from perfkit.profiles.schema import Model
 from perfkit.profiles.yamlfile import read_text
 
@@ -29,30 +33,32 @@ IMPORTERS: Mapping[str, Callable[[Config], Draft]] = MappingProxyType(
         "qwen3_5_moe": import_qwen3_5,
         "qwen3_5_text": import_qwen3_5,
         "qwen3_5_moe_text": import_qwen3_5,
+        "qwen3_next": import_qwen3_next,
         "kimi_linear": import_kimi_linear,
         "falcon_h1": import_falcon_h1,
         "bamba": import_bamba,
+        "granitemoehybrid": import_granitemoehybrid,
+        "zamba2": import_zamba2,
         "mamba2": import_mamba2,
     }
 )
 
-#: Types with recurrent state that perfkit does not import; where one ships as a profile, its key.
-_OTHER_RECURRENT: Mapping[str, str] = MappingProxyType(
+#: Types with recurrent state that perfkit does not import.
+_OTHER_RECURRENT = frozenset(
     {
-        "qwen3_next": "qwen3-next-80b-a3b",
-        "granitemoehybrid": "granite-4.0-h-small",
-        "zamba2": "zamba2-7b",
-        "zamba": "",
-        "mamba": "",
-        "falcon_mamba": "",
-        "jamba": "",
-        "plamo2": "",
-        "rwkv": "",
-        "minimax": "",
-        "recurrent_gemma": "",
-        "kimi_k3": "",
+        "zamba",
+        "mamba",
+        "falcon_mamba",
+        "jamba",
+        "plamo2",
+        "rwkv",
+        "minimax",
+        "recurrent_gemma",
+        "kimi_k3",
     }
 )
+#: What stands in a config of the mamba_ssm package, which has no model_type.
+_MAMBA_SSM = ("ssm_cfg", "d_model", "n_layer")
 
 
 def import_config(path: str | Path) -> Model:
@@ -88,15 +94,13 @@ def _max_context(config: Config) -> int | None:
 def _importer(config: Config) -> Callable[[Config], Draft]:
     model_type: Any = config.data.get("model_type")
     if model_type is None:
-        if "ssm_cfg" in config.data:
+        if any(name in config.data for name in _MAMBA_SSM):
             return import_mamba_ssm
         raise InputError("missing", file=config.path, field="model_type", allowed=tuple(IMPORTERS))
     if isinstance(model_type, str) and model_type in IMPORTERS:
         return IMPORTERS[model_type]
     if isinstance(model_type, str) and model_type in _OTHER_RECURRENT:
-        shipped = _OTHER_RECURRENT[model_type]
-        hint = f"; {shipped} ships as a profile" if shipped else ""
-        raise InputError(f"this type cannot be imported: write a profile (.yaml) instead{hint}", file=config.path,
+        raise InputError("this type cannot be imported: write a profile (.yaml) instead", file=config.path,
                          field="model_type", value=model_type, allowed=tuple(IMPORTERS))  # fmt: skip
     raise InputError("not a type with state-space layers that perfkit can import", file=config.path,
                      field="model_type", value=str(model_type), allowed=tuple(IMPORTERS))  # fmt: skip

@@ -142,6 +142,18 @@ class Draft:
         """Mark a field as a guess."""
         self.uncertain[name] = why
 
+    def with_defaults(self, config: Config, defaults: Mapping[str, tuple[int, str]]) -> Config:
+        """Return ``config`` with what it leaves out filled in, and mark what rests on that as a guess.
+
+        Args:
+            config: the config.
+            defaults: by field of the config, the value that its configuration class takes and the model's field.
+        """
+        absent = {name: value for name, (value, _) in defaults.items() if not config.has(name)}
+        for name, value in absent.items():
+            self.doubt(defaults[name][1], f"no {config.prefix}{name} in the config; {value}, its class's default")
+        return replace(config, data={**config.data, **absent})
+
     def weights(self, config: Config) -> str:
         """Fill the weight dtypes from ``config`` or the file's top level; return the model's own dtype."""
         own = config.dtype("dtype", "torch_dtype") or self.config.dtype("dtype", "torch_dtype")
@@ -166,14 +178,14 @@ class Draft:
             self.values["dense_weight_dtype"] = own
             self.notes.append("The mixers are left out of the quantization.")
 
-    def tied(self, *configs: Config) -> None:
-        """Fill ``tied_embeddings`` from the first config that says."""
+    def tied(self, *configs: Config, default: bool = False) -> None:
+        """Fill ``tied_embeddings`` from the first config that says, else with its class's default."""
         for config in configs:
             if config.has("tie_word_embeddings"):
                 self.values["tied_embeddings"] = config.flag("tie_word_embeddings", False)
                 return
-        self.values["tied_embeddings"] = False
-        self.doubt("tied_embeddings", "the config does not say; untied is assumed")
+        self.values["tied_embeddings"] = default
+        self.doubt("tied_embeddings", f"the config does not say; {'tied' if default else 'untied'} is assumed")
 
     def auto_state_dtype(self, own: str) -> None:
         """Fill ``state_dtype`` with the model's dtype, as vLLM's "auto" does for this type."""
@@ -239,6 +251,30 @@ def layers(pattern: str, *, mlp: int | None = None, moe: int | None = None) -> d
         "n_mlp_layers": count("-") if mlp is None else mlp,
         "n_moe_layers": count("E") if moe is None else moe,
     }
+
+
+def named_layers(config: Config, words: Mapping[str, str], *names: str) -> str | None:
+    """Return the pattern of the first list of layer types under ``names``, or None where there is none.
+
+    Args:
+        config: the config; its num_hidden_layers may be left out.
+        words: the character of the pattern for each type.
+        names: the fields to look under, the current name first.
+
+    Raises:
+        InputError: a type that is not in ``words``, or not as many types as layers.
+    """
+    name = next((name for name in names if config.has(name)), None)
+    if name is None:
+        return None
+    types = config.items(name) or []
+    for word in types:
+        if not isinstance(word, str) or word not in words:
+            raise config.error(name, "unknown layer", str(word), tuple(words))
+    n_layers = config.layers("num_hidden_layers", default=len(types))
+    if len(types) != n_layers:
+        raise config.error(name, f"has {len(types)} layers, but num_hidden_layers is {n_layers}")
+    return "".join(words[word] for word in types)
 
 
 def mamba2_conv(heads: int, head_dim: int, groups: int, state: int) -> int:
