@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from perfkit.errors import DeviceError
+from perfkit.kernels.interpreting import quicken
 
 _REMEDY = "Triton is not installed: install a torch build that brings it (Linux), or `pip install triton`"
 
@@ -81,5 +82,7 @@ with suppress(ImportError):
 
 #: Whether kernels can be interpreted, compiled or launched at all in this environment.
 HAVE_TRITON = not isinstance(triton, AbsentTriton)
+if HAVE_TRITON and triton.knobs.runtime.interpret:
+    quicken(import_module("triton.runtime.interpreter"))
 
 __all__ = ["HAVE_TRITON", "tl", "triton"]
