@@ -34,11 +34,11 @@ def import_qwen3_next(config: Config) -> Draft:
     body = draft.with_defaults(config, defaults)
     body.whole("num_experts", minimum=0)  # dense or not is no guess
     fill_gdn(draft, body)
-    draft.values |= {"model_type": "qwen3_next", "n_mtp_layers": body.whole("num_nextn_predict_layers", minimum=0,
-                                                                            default=1)}  # fmt: skip
+    n_mtp_layers = config.whole("num_nextn_predict_layers", minimum=0, default=1)
+    draft.values |= {"model_type": "qwen3_next", "n_mtp_layers": n_mtp_layers}
     if not config.has("num_nextn_predict_layers"):
-        draft.doubt("n_mtp_layers", "no key in the config; published checkpoints hold one such layer, and copies that "
-                    "transformers saved none")  # fmt: skip
+        why = "no key in the config; published checkpoints hold one such layer, copies that transformers saved none"
+        draft.doubt("n_mtp_layers", why)
     own = draft.weights(config)
     draft.tied(config)
     dtype = config.dtype("mamba_ssm_dtype")

@@ -76,7 +76,7 @@ def _renamed(config: Config) -> Config:
 
 def _pattern(config: Config) -> str:
     pattern = named_layers(config, _TYPES, "layers_block_type", "layer_types")
-    n_layers = config.layers("num_hidden_layers", **({} if pattern is None else {"default": len(pattern)}))
+    n_layers = config.layers("num_hidden_layers") if pattern is None else len(pattern)
     ids = config.indices("hybrid_layer_ids", n_layers)
     if pattern is None:
         if ids is None:
@@ -90,17 +90,13 @@ def _pattern(config: Config) -> str:
 
 def _heads(config: Config, inner: int) -> tuple[int, int]:
     """Newer files give the heads and older ones their dimension; the inner width fixes the other."""
-    if config.has("n_mamba_heads"):
-        given, name = config.whole("n_mamba_heads"), "n_mamba_heads"
-    else:
-        name = "mamba_headdim"
-        if not config.has(name):
-            raise config.error("n_mamba_heads", "missing (or mamba_headdim)")
-        given = config.whole(name)
+    name = "n_mamba_heads" if config.has("n_mamba_heads") else "mamba_headdim"
+    if not config.has(name):
+        raise config.error("n_mamba_heads", "missing (or mamba_headdim)")
+    given = config.whole(name)
     if inner % given:
         raise config.error(name, f"must divide mamba_expand · hidden_size = {inner}", given)
-    other = inner // given
-    heads, dim = (given, other) if name == "n_mamba_heads" else (other, given)
+    heads, dim = (given, inner // given) if name == "n_mamba_heads" else (inner // given, given)
     if config.whole("mamba_headdim", default=dim) != dim:
         raise config.error("mamba_headdim", f"must be mamba_expand · hidden_size / n_mamba_heads = {dim}",
                            config.data["mamba_headdim"])  # fmt: skip
