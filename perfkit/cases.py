@@ -14,6 +14,7 @@ from perfkit.method import Case, Method, Phase
 from perfkit.presets import SweepSpec, load_preset, parse_ints, parse_spec
 from perfkit.registry import Absent
 from perfkit.roofline.acceptance import resolve_acceptances, short_acceptance
+from perfkit.roofline.capacity import usable_bytes
 from perfkit.shape import Shape
 from perfkit.tree import Tree
 
@@ -280,7 +281,7 @@ def case_memory(case: Case) -> int:
 
 def memory_reason(case: Case, gpu: Gpu) -> str | None:
     """Return why a case cannot run in the GPU's memory, None if it fits (or a plug-in's buffers cannot be counted)."""
-    usable = gpu.usable_mib * 2**20 if gpu.usable_mib is not None else gpu.mem_capacity_gb * 1e9
+    usable = usable_bytes(gpu)
     try:
         needed = case_memory(case)
     except Exception:

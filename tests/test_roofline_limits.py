@@ -1,4 +1,4 @@
-"""Rounding limits and memory per request."""
+"""Rounding limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfkit.errors import InputError
-from perfkit.roofline.capacity import request_bytes, requests_that_fit
 from perfkit.roofline.rounding import (
     bias_limit,
     nearest_bias_bound,
@@ -17,9 +16,6 @@ from perfkit.roofline.rounding import (
     stochastic_variance_bound,
     variance_limit,
 )
-from perfkit.shape import Shape
-
-SUPER = Shape("mamba2", 128, 8, 64, 128)
 
 
 def test_limits_by_hand() -> None:  # paper, C.6
@@ -61,24 +57,3 @@ def test_simulated_variance() -> None:
     for _ in range(60):
         deviation = 0.9**4 * deviation + rng.normal(size=deviation.size)
     assert deviation.var() == pytest.approx(float(variance_limit(1.0, 0.9, 4)), rel=0.03)
-
-
-def test_request_bytes_by_hand() -> None:
-    # State 4 MiB; 20 records of 18,944 bytes; convolution 10,240 channels of 3 + 3 BF16 inputs.
-    replay = request_bytes(SUPER, slots=20, draft_len=4)
-    assert (replay.state, replay.records, replay.conv) == (4_194_304, 378_880, 122_880)
-    assert replay.total == 4_194_304 + 378_880 + 122_880
-    snapshots = request_bytes(SUPER, states=4, draft_len=4)
-    assert (snapshots.state, snapshots.records) == (16_777_216, 0)
-    assert request_bytes(SUPER).conv == 61_440
-    assert request_bytes(SUPER, state_bytes=0.5).state == 524_288
-
-
-def test_requests_that_fit() -> None:
-    one = request_bytes(SUPER)
-    assert requests_that_fit(40 * one.total * 7 + 1, one, 40) == 7
-    assert requests_that_fit(-5, one, 40) == 0
-    with pytest.raises(InputError, match="states"):
-        request_bytes(SUPER, states=0)
-    with pytest.raises(InputError, match="slots"):
-        request_bytes(SUPER, slots=-1)

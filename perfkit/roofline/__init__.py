@@ -9,6 +9,15 @@ from perfkit.roofline.acceptance import (
     resolve_acceptances,
     short_acceptance,
 )
+from perfkit.roofline.capacity import (
+    Budget,
+    Capacity,
+    Waves,
+    n_waves,
+    request_budget,
+    requests_that_fit,
+    usable_bytes,
+)
 from perfkit.roofline.crossover import crossover_tokens, kv_bytes_per_token, state_bytes_per_sequence
 from perfkit.roofline.cursor import (
     Chain,
@@ -21,10 +30,14 @@ from perfkit.roofline.cursor import (
     verify_chain,
 )
 from perfkit.roofline.efficiency import Efficiency, efficiency_for
+from perfkit.roofline.engines import ENGINES, Engine, RequestMemory, find_engine, request_memory
+from perfkit.roofline.footprint import Footprint, footprint
 from perfkit.roofline.latency import Prediction, predict
 from perfkit.roofline.roof import Roofs, roofs_for, shipped_roofs
+from perfkit.roofline.split import part_of, tp_sizes
 from perfkit.roofline.state_traffic import STATE_TRAFFIC, StateTraffic, state_traffic
 from perfkit.roofline.traffic import Counts, expected, m_conv, m_replay, ratio_paper, record_bytes, traffic_per_token
+from perfkit.roofline.weights import Weights, weight_bytes
 from perfkit.roofline.window import best_window, l_star, off_cost
 
 __all__ = [
@@ -66,4 +79,22 @@ __all__ = [
     "efficiency_for",
     "Prediction",
     "predict",
+    "Footprint",
+    "footprint",
+    "part_of",
+    "tp_sizes",
+    "Weights",
+    "weight_bytes",
+    "ENGINES",
+    "Engine",
+    "RequestMemory",
+    "find_engine",
+    "request_memory",
+    "Budget",
+    "Capacity",
+    "Waves",
+    "n_waves",
+    "request_budget",
+    "requests_that_fit",
+    "usable_bytes",
 ]
