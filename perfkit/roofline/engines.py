@@ -3,8 +3,8 @@
 ``bytes`` adds up what a request keeps: states with their convolution windows, records, cursors, keys and values.
 
 ``vllm`` gives every layer of a hybrid model pages of one size, for which one state, its convolution window and its
-records fit, or a whole number of tokens of attention. Layers are put into groups of G, the number of attention layers;
-a page holds one layer's share, and a block G of them, one per layer of a group. A request takes
+records fit, or a whole number of tokens of attention. Layers are put into groups of G, the number of layers of the
+rarer kind, attention; a page holds one layer's share, and a block G of them, one per layer of a group. A request takes
 
     blocks = ceil(n_ssm / G) * (T for snapshots, else 1) + ceil(n_attn / G) * ceil(context / tokens per page)
 
@@ -41,7 +41,8 @@ class Engine:
         ring_power: whether the buffer's slots are rounded up to a power of two.
         page_tokens: pages hold a multiple of this many tokens. vLLM's attention kernels ask for 16 or more; the
             published arithmetic has whole tokens, which makes a page of thousands at most 15 tokens smaller.
-        utilization: share of a GPU's memory that the engine takes unless told otherwise.
+        utilization: share of a GPU's memory that the engine takes unless told otherwise (vLLM: what the pull request's
+            script of speculative decoding passes).
     """
 
     key: str
