@@ -2,29 +2,35 @@
 
 The launch is specialized as Triton's JIT would specialize it on a GPU (pointers and integers divisible by 16, integers
 equal to 1, ``do_not_specialize``), by the JIT's own code, so the result is the kernel that would run there. Needs a
-process that does not interpret, and neither a GPU nor torch. Results are kept on disk.
+process that does not interpret, and neither a GPU nor torch. Results are kept on disk; those of the project's own
+kernels ship, and are not compiled again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfkit import ptxas
 from perfkit.cache import load, save
 from perfkit.compiled import Compiled, assert_no_spills, cache_dir, locked, table
-from perfkit.errors import DeviceError, InputError, PerfkitError
+from perfkit.errors import DeviceError, PerfkitError
 from perfkit.kernels.lang import HAVE_TRITON, triton
 from perfkit.method import Case, Config, Family, Launch, Method
+from perfkit.profiles.compiled import load_compiled
 from perfkit.spec import specs
+
+if TYPE_CHECKING:
+    from perfkit.specialize import Specialized
 
 __all__ = [
     "SHARED_LIMIT",
@@ -43,8 +49,8 @@ TARGETS = (80, 90, 100, 103, 120)
 #: Most shared memory of one block, bytes. Source: CUDA C++ Programming Guide, "Technical Specifications per Compute
 #: Capability": 163, 227 and 99 KB.
 SHARED_LIMIT = MappingProxyType({80: 163 << 10, 90: 227 << 10, 100: 227 << 10, 103: 227 << 10, 120: 99 << 10})
-#: Changes when what is kept on disk changes.
-_CACHE_FORMAT = 1
+#: What compiles a launch for a target; None of a kernel that is not to be compiled now.
+Find = Callable[[Launch, int], Compiled | None]
 
 
 def exempt(case: Case, target_cc: int) -> str | None:
@@ -54,66 +60,65 @@ def exempt(case: Case, target_cc: int) -> str | None:
     return None
 
 
-def compile_launch(launch: Launch, target_cc: int) -> Compiled:
-    """Compile one launch.
+def compile_launch(launch: Launch, target_cc: int, *, assembly: bool = False) -> Compiled:
+    """Return what a launch compiles to: as this user's cache has it, or as it ships, or compiled now and kept.
 
     Args:
         launch: of a Triton kernel; its tensors may be torch's or :class:`perfkit.spec.Spec`.
         target_cc: compute capability without the dot, 90 or 103.
+        assembly: whether ``ptx`` is wanted, which does not ship.
 
     Raises:
         DeviceError: Triton is absent, this process interprets, or the compiler fails.
-        InputError: the kernel is not a plain Triton function.
+        InputError: the kernel is not a plain Triton function, or a shipped table is broken.
     """
-    fn = _jit_function(launch)
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource, make_backend
-    from triton.runtime.jit import create_function_from_signature
-
-    target = GPUTarget("cuda", target_cc, 32)
-    backend = make_backend(target)
-    keywords = {**launch.constexprs, **launch.config}
-    bound, specialization, extra = create_function_from_signature(fn.signature, fn.params, backend)(
-        *launch.args, **keywords
-    )
-    options, signature, constants, attributes = fn._pack_args(backend, keywords, bound, specialization, extra)
-    source = ASTSource(fn, signature, constants, attributes)
-    config = " ".join(
-        f"{name}={value}" for name, value in keywords.items() if isinstance(value, int) and not isinstance(value, bool)
-    )
-    key = "-".join(
-        (str(_CACHE_FORMAT), triton.__version__, source.hash(), backend.hash(), options.hash(), str(target_cc))
-    )
-    path = cache_dir() / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
-    with locked(path):
-        kept = load(path)
-        if kept is None:
-            kept = asdict(_compile(launch.name, source, target, options))
-            save(path, kept)
-    return Compiled(**{**kept, "config": config})
+    item = _specialize(launch, target_cc)
+    path = cache_dir() / f"{item.key}.json"
+    found = _kept(path) or (None if assembly else load_compiled(triton.__version__).get(item.key))
+    if found is None:
+        with locked(path):
+            found = _kept(path)
+            if found is None:
+                found = _compile(item)
+                save(path, asdict(found))
+    return replace(found, config=item.config)
 
 
-def _compile(name: str, source: Any, target: Any, options: Any) -> Compiled:
-    made, log = _run_compiler(source, target, options, name)
-    found = ptxas.parse(log)
-    return Compiled(
-        kernel=name, cc=int(target.arch), config="", num_warps=int(made.metadata.num_warps), registers=found.registers,
-        shared_bytes=int(made.metadata.shared), spill_stores=found.spill_stores, spill_loads=found.spill_loads,
-        stack_bytes=found.stack_bytes, cubin_bytes=len(made.asm["cubin"]), triton=triton.__version__,
-        ptx=made.asm["ptx"],
-    )  # fmt: skip
+def shipped_launch(missing: set[str], launch: Launch, target_cc: int) -> Compiled | None:
+    """Return what ships for a launch and compile nothing; what does not ship is added to ``missing`` by its key.
+
+    Raises:
+        DeviceError, InputError: as :func:`compile_launch`.
+    """
+    item = _specialize(launch, target_cc)
+    found = load_compiled(triton.__version__).get(item.key)
+    if found is None:
+        missing.add(item.key)
+    return found
 
 
-def _jit_function(launch: Launch) -> Any:
+def _specialize(launch: Launch, target_cc: int) -> Specialized:
     if not HAVE_TRITON:
         raise DeviceError("Triton is not installed: nothing can be compiled here")
-    from triton.runtime.jit import JITFunction
+    from perfkit.specialize import specialize
 
-    if isinstance(launch.kernel, JITFunction):
-        return launch.kernel
-    if type(launch.kernel).__name__ == "InterpretedFunction":
-        raise DeviceError("this process interprets kernels and cannot compile: unset TRITON_INTERPRET and start anew")
-    raise InputError("is not a Triton function, so it cannot be compiled ahead", field="kernel", value=launch.name)
+    return specialize(launch, target_cc)
+
+
+def _kept(path: Path) -> Compiled | None:
+    data = load(path)
+    return None if data is None else Compiled(**data)
+
+
+def _compile(item: Specialized) -> Compiled:
+    made, log = _run_compiler(item.source, item.target, item.options, item.name)
+    found = ptxas.parse(log)
+    return Compiled(
+        kernel=item.name, cc=int(item.target.arch), config=item.config, num_warps=int(made.metadata.num_warps),
+        registers=found.registers, shared_bytes=int(made.metadata.shared), spill_stores=found.spill_stores,
+        spill_loads=found.spill_loads, stack_bytes=found.stack_bytes, cubin_bytes=len(made.asm["cubin"]),
+        triton=triton.__version__, key=item.key, ptx=made.asm["ptx"],
+    )  # fmt: skip
 
 
 def _run_compiler(source: Any, target: Any, options: Any, name: str) -> tuple[Any, str]:
@@ -145,9 +150,16 @@ def case_launches(case: Case, method: Method, family: Family, config: Config) ->
 
 
 def compile_case(
-    case: Case, method: Method, family: Family, config: Config, targets: Sequence[int] = TARGETS
+    case: Case,
+    method: Method,
+    family: Family,
+    config: Config,
+    targets: Sequence[int] = TARGETS,
+    find: Find = compile_launch,
 ) -> list[Compiled]:
     """Compile all kernels of a case in one configuration, each once per target; exempt targets are left out.
+
+    ``find`` compiles one launch.
 
     Raises:
         DeviceError: a kernel does not compile.
@@ -156,12 +168,16 @@ def compile_case(
     for target_cc in targets:
         if exempt(case, target_cc) is None:
             for launch in case_launches(case, method, family, config):
-                found[compile_launch(launch, target_cc)] = None
+                made = find(launch, target_cc)
+                if made is not None:
+                    found[made] = None
     return list(found)
 
 
 def run_group(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -> None:
     """Answer a worker's compile request: ``cases``, ``targets``, ``configs`` (default, all, or usable if left out).
+
+    With ``"compile": false`` only what ships is looked up, and the row has the keys of all else as ``missing``.
 
     Usable is, on each target, the first configuration that spills nothing there, as the tuner chooses among those; the
     default where all of them spill.
@@ -183,13 +199,15 @@ def run_group(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]
             if why is not None:
                 event |= {"status": "skipped", "reason": why}
             else:
-                configs = method.configs(case)
-                found = _compiled(case, method, targets, str(request.get("configs") or "usable"))
+                configs, missing = method.configs(case), set[str]()
+                find = compile_launch if request.get("compile", True) else partial(shipped_launch, missing)
+                found = _compiled(case, method, targets, str(request.get("configs") or "usable"), find)
                 event["row"] = {
                     "launch_config": str(configs[0]),
                     "registers": max((item.registers for items in found.values() for item in items), default=None),
                     "compiled": [{**item.row(), "launch_config": str(config)} for config, items in found.items()
                                  for item in items],
+                    "missing": sorted(missing),
                 }  # fmt: skip
         except PerfkitError as error:
             event |= {"status": "error", "reason": str(error)}
@@ -197,22 +215,24 @@ def run_group(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]
     emit({"event": "done", "group_id": request.get("group_id")})
 
 
-def _compiled(case: Case, method: Method, targets: Sequence[int], which: str) -> dict[Config, list[Compiled]]:
+def _compiled(
+    case: Case, method: Method, targets: Sequence[int], which: str, find: Find
+) -> dict[Config, list[Compiled]]:
     """Return what each configuration that was asked for compiles to; of "usable" ones on which targets."""
     from perfkit.registry import family as find_family
 
     configs, family = method.configs(case), find_family(case.shape.family)
     if which != "usable":
-        return {item: compile_case(case, method, family, item, targets)
+        return {item: compile_case(case, method, family, item, targets, find)
                 for item in (configs if which == "all" else configs[:1])}  # fmt: skip
     found: dict[Config, list[Compiled]] = {configs[0]: []}
     for target in targets:
-        default = compile_case(case, method, family, configs[0], [target])
+        default = compile_case(case, method, family, configs[0], [target], find)
         config, made = configs[0], default
         others = iter(configs[1:])
         while any(item.spill_stores or item.spill_loads for item in made):
             config = next(others, configs[0])
-            made = default if config == configs[0] else compile_case(case, method, family, config, [target])
+            made = default if config == configs[0] else compile_case(case, method, family, config, [target], find)
             if config == configs[0]:
                 break
         found.setdefault(config, []).extend(made)

@@ -1,59 +1,20 @@
-"""What compiling a kernel yields, and where it is kept: compiling takes a second, reading it back a millisecond."""
+"""What compiling a kernel yields: checked, printed, and kept for this user's next run.
+
+Compiling takes a second, reading it back a millisecond. What ships is in :mod:`perfkit.profiles.compiled`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from perfkit.cache import cache_root
 from perfkit.errors import IncorrectError
+from perfkit.profiles.compiled import Compiled
 
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """One kernel compiled for one GPU architecture.
-
-    Attributes:
-        kernel: its name.
-        cc: the compute capability as two digits and one: 90, 103.
-        config: the launch configuration it was compiled with, as text.
-        num_warps: warps per program.
-        registers: per thread.
-        shared_bytes: per program.
-        spill_stores: bytes per thread stored to local memory because registers ran out; 0 is wanted.
-        spill_loads: bytes per thread loaded back.
-        stack_bytes: stack frame per thread.
-        cubin_bytes: size of the binary.
-        triton: version that compiled it; registers differ between versions.
-        ptx: the assembly, to look for matrix instructions and conversions.
-    """
-
-    kernel: str
-    cc: int
-    config: str
-    num_warps: int
-    registers: int
-    shared_bytes: int
-    spill_stores: int
-    spill_loads: int
-    stack_bytes: int
-    cubin_bytes: int
-    triton: str
-    ptx: str = field(repr=False, compare=False, default="")
-
-    @property
-    def spills(self) -> int:
-        """Bytes per thread that move because registers ran out."""
-        return self.spill_stores + self.spill_loads
-
-    def row(self) -> dict[str, Any]:
-        """Return plain JSON data without the assembly."""
-        data = asdict(self)
-        del data["ptx"]
-        return data
+__all__ = ["Compiled", "assert_no_spills", "cache_dir", "locked", "table"]
 
 
 def assert_no_spills(compiled: Iterable[Compiled]) -> None:

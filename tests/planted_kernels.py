@@ -88,7 +88,7 @@ def main() -> None:
     results: dict[str, Any] = {}
     for name, (launch, cc) in probes().items():
         try:
-            compiled = compile_launch(launch, cc)
+            compiled = compile_launch(launch, cc, assembly=True)
             results[name] = {**compiled.row(), "ptx": compiled.ptx}
         except PerfkitError as error:
             results[name] = {"error": type(error).__name__, "message": str(error)}

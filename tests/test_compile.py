@@ -177,11 +177,11 @@ def test_a_target_where_the_default_spills_is_judged_by_what_the_tuner_would_tak
         spill_stores: int
         spill_loads: int = 0
 
-    def made(_case: Case, _method: Any, _family: Any, config: Config, targets: Sequence[int]) -> list[Made]:
+    def made(_case: Case, _method: Any, _family: Any, config: Config, targets: Sequence[int], _find: Any) -> list[Made]:
         return [Made(255, 8 if (config, target) in spilling or target == 80 else 0) for target in targets]
 
     monkeypatch.setattr(compiling, "compile_case", made)
-    found = compiling._compiled(case, method, (90, 100, 120, 80), "usable")
+    found = compiling._compiled(case, method, (90, 100, 120, 80), "usable", compile_launch)
     assert [item.spill_stores for item in found[first]] == [0, 8]  # on 90, and on 80, where all of them spill
     assert [item.spill_stores for item in found[second]] == [0]  # on 100
     third = next(config for config in found if config not in (first, second))

@@ -16,10 +16,10 @@ import pytest
 LAYERS = (
     "errors", "files", "cache", "shape", "tree", "profiles", "roofline", "method", "kernels", "registry", "presets",
     "cases", "derive", "stats", "device", "ranges", "measure", "spec", "samples", "session", "touched", "tolerance",
-    "checker", "verify_checker", "check", "ptxas", "compiled", "compile", "tune", "results", "trace", "cuda", "pacing",
-    "priming", "tuning", "confirm", "steptimes", "beside", "bench", "roofs", "fake", "nsight", "worker", "child",
-    "progress", "runner", "checking", "sweep", "predict", "verify_table", "summary", "lastlines", "profiling",
-    "compare", "plan", "precision", "probe", "doctor", "reports", "cli", "__main__",
+    "checker", "verify_checker", "check", "ptxas", "compiled", "specialize", "compile", "tune", "results", "trace",
+    "cuda", "pacing", "priming", "tuning", "confirm", "steptimes", "beside", "bench", "roofs", "fake", "nsight",
+    "worker", "child", "progress", "runner", "checking", "sweep", "predict", "verify_table", "summary", "lastlines",
+    "profiling", "compare", "plan", "precision", "probe", "doctor", "reports", "cli", "__main__",
 )  # fmt: skip
 
 
