@@ -15,7 +15,7 @@ WORKERS ?= 2
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 
-.PHONY: help sweep test lint tests test-gpu install dev compile-36 chromium wheel clean
+.PHONY: help sweep test lint tests test-gpu install dev compile-36 compiled chromium wheel clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -44,6 +44,10 @@ dev: $(VENV)/.stamp-dev
 # Kernels are compiled with the older Triton too. It lies in an environment of its own, which finds everything else in
 # the main one.
 compile-36: $(VENV36)/.stamp
+
+# After a change to a kernel or to its configurations: compile what tests look at and ships, see tests/compileparts.py.
+compiled: $(VENV)/.stamp-dev compile-36
+	$(PY) scripts/compiled_tables.py
 
 # Pages are looked at in a real browser; without one those tests are skipped, and say so.
 chromium:

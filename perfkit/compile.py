@@ -26,7 +26,7 @@ from perfkit.compiled import Compiled, assert_no_spills, cache_dir, locked, tabl
 from perfkit.errors import DeviceError, PerfkitError
 from perfkit.kernels.lang import HAVE_TRITON, triton
 from perfkit.method import Case, Config, Family, Launch, Method
-from perfkit.profiles.compiled import load_compiled
+from perfkit.profiles.compiled import shipped
 from perfkit.spec import specs
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def compile_launch(launch: Launch, target_cc: int, *, assembly: bool = False) ->
     """
     item = _specialize(launch, target_cc)
     path = cache_dir() / f"{item.key}.json"
-    found = _kept(path) or (None if assembly else load_compiled(triton.__version__).get(item.key))
+    found = _kept(path) or (None if assembly else shipped(triton.__version__).get(item.key))
     if found is None:
         with locked(path):
             found = _kept(path)
@@ -91,7 +91,7 @@ def shipped_launch(missing: set[str], launch: Launch, target_cc: int) -> Compile
         DeviceError, InputError: as :func:`compile_launch`.
     """
     item = _specialize(launch, target_cc)
-    found = load_compiled(triton.__version__).get(item.key)
+    found = shipped(triton.__version__).get(item.key)
     if found is None:
         missing.add(item.key)
     return found

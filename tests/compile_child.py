@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from triton.backends.compiler import GPUTarget
@@ -31,27 +33,28 @@ class Hopper:
         return GPUTarget("cuda", 90, 32)
 
 
-def stamps() -> list[dict[str, Any]]:
+def stamps(targets: Sequence[int]) -> dict[str, Any]:
     """The stamp for each target, for indices that Triton might specialize."""
     found = []
-    for cc in (80, 90, 100, 103, 120):
+    for cc in targets:
         for index in (0, 1, 5, 16):
-            made = compile_launch(Launch(_stamp_kernel, (1,), (Spec((64,), "int64", (1,)), index), {}), cc)
+            launch = Launch(_stamp_kernel, (1,), (Spec((64,), "int64", (1,)), index), {})
+            made = compile_launch(launch, cc, assembly=True)
             found.append({"cc": cc, "timer": made.ptx.count("%globaltimer"), "stores": made.ptx.count("st.global"),
                           "spills": made.spill_stores + made.spill_loads, "kernel": made.ptx})  # fmt: skip
     kinds = {(item["cc"], item.pop("kernel")) for item in found}
-    return [{"kernels": len(kinds), "found": found}]
+    return {"kernels": len(kinds), "found": found}
 
 
-def l2_reads() -> list[dict[str, Any]]:
+def l2_reads(targets: Sequence[int]) -> list[dict[str, Any]]:
     """Reads that stay in L2, for each target and configuration: how wide they are, and what an SM must hold at once."""
     found = []
-    for cc in (80, 90, 100, 103, 120):
+    for cc in targets:
         for config in l2.CONFIGS:
             args = (Spec((1 << 20,), "float32", (1,)), Spec((1056,), "float32", (1,)), (1 << 20) // config["tile"], 99)
             launch = Launch(l2._l2_read_kernel, (1056,), args, {"TILE": config["tile"]},
                             {"num_warps": config["warps"]})  # fmt: skip
-            made = compile_launch(launch, cc)
+            made = compile_launch(launch, cc, assembly=True)
             loads = re.findall(r"ld\.global[^ ]*", made.ptx)
             threads = 32 * config["warps"] * config["programs"]
             found.append({"cc": cc, "kind": "l2", "config": str(config), "accesses": len(loads),
@@ -61,26 +64,26 @@ def l2_reads() -> list[dict[str, Any]]:
     return found
 
 
-def streams() -> list[dict[str, Any]]:
-    """Streams of several places: how wide their accesses are, and spills; writes for each target, reads for one."""
-    found = l2_reads()
-    for kind, cc in [*(("1r8w", cc) for cc in (80, 90, 100, 103, 120)), ("4r1w", 90)]:
+def streams(targets: Sequence[int]) -> dict[str, Any]:
+    """Streams of several places: how wide their accesses are, and spills; all configurations for 9.0."""
+    found = l2_reads(targets)
+    for kind, cc in [*(("1r8w", cc) for cc in targets), ("4r1w", 90)]:
         kernel, places = STREAMS[kind].kernel, STREAMS[kind].places
         a = Spec((places * PLACE,), "float32", (1,))
-        for config in CONFIGS:
+        for config in CONFIGS if cc == 90 else CONFIGS[:1]:
             tile = {"TILE": config["tile"], "PLACES": places}
             launch = Launch(kernel, (PLACE // config["tile"],), (a, a, PLACE), tile, {"num_warps": config["warps"]})
-            made = compile_launch(launch, cc)
+            made = compile_launch(launch, cc, assembly=True)
             accesses = re.findall(r"(?:ld|st)\.global[^ ]*", made.ptx)
             found.append({"cc": cc, "kind": kind, "config": str(config), "accesses": len(accesses),
                           "loads": sum(access.startswith("ld") for access in accesses),
                           "wide": sum(".v4." in access for access in accesses),
                           "first": sum("evict_first" in access for access in accesses),
                           "spills": made.spill_stores + made.spill_loads})  # fmt: skip
-    return [{"found": found}]
+    return {"found": found}
 
 
-def ahead() -> list[dict[str, Any]]:
+def ahead() -> dict[str, Any]:
     """Launches compiled in threads; one of them cannot be, one is not Triton's."""
     from perfkit.tuning import compile_launches
 
@@ -95,8 +98,10 @@ def ahead() -> list[dict[str, Any]]:
     compile_launches(launches)
     cache = next(iter(kernel.device_caches.values()))[0]
     made = [item for item in cache.values() if type(item).__name__ == "CompiledKernel"]
-    return [{"kernels": len(made), "warps": sorted(item.metadata.num_warps for item in made)}]
+    return {"kernels": len(made), "warps": sorted(item.metadata.num_warps for item in made)}
 
 
 if __name__ == "__main__":
-    print(json.dumps({"stamps": stamps, "ahead": ahead, "streams": streams}[sys.argv[1]]()[0]))
+    what, *given = sys.argv[1:]
+    asked = [int(cc) for cc in given]
+    print(json.dumps({"stamps": partial(stamps, asked), "streams": partial(streams, asked), "ahead": ahead}[what]()))

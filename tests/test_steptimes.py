@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-from test_compile_mamba2 import OLD, PINNED, python_with
+from compilehelp import python_with, run_child, targets_of
+from compileparts import OLD, PINNED
 
 from perfkit import steptimes
-
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def child(python: str, file: str, *arguments: str) -> dict[str, Any]:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    done = subprocess.run([python, str(ROOT / "tests" / file), *arguments], env=environment, cwd=ROOT,
-                          capture_output=True, text=True, timeout=250)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 @pytest.mark.parametrize("version", [PINNED, OLD])
 def test_the_stamp_compiles_once_for_every_gpu(version: str) -> None:
-    found = child(python_with(version), "compile_child.py", "stamps")
-    assert found["kernels"] == 5  # one a target, whatever the index
+    targets = targets_of(version)
+    found = run_child(python_with(version), "compile_child.py", "stamps", *map(str, targets))
+    assert found["kernels"] == len(targets)  # one a target, whatever the index
     for item in found["found"]:
         assert (item["timer"], item["stores"], item["spills"]) == (1, 1, 0), item
 
 
 @pytest.mark.parametrize("version", [PINNED, OLD])
 def test_candidates_compile_ahead_and_errors_wait_for_the_launch(version: str) -> None:
-    assert child(python_with(version), "compile_child.py", "ahead") == {"kernels": 3, "warps": [1, 2, 4]}
+    assert run_child(python_with(version), "compile_child.py", "ahead") == {"kernels": 3, "warps": [1, 2, 4]}
 
 
 def test_stamps_become_step_times_without_what_a_stamp_costs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +78,7 @@ def test_stamps_become_step_times_without_what_a_stamp_costs(monkeypatch: pytest
 
 @pytest.mark.gpu
 def test_stamps_agree_with_events_on_a_gpu() -> None:
-    found = child(sys.executable, "gpu_timing.py")
+    found = run_child(sys.executable, "gpu_timing.py")
     assert 0.2 < found["stamp_us"] < 20
     assert found["mean_us"] == pytest.approx(found["events_us"], rel=0.1, abs=1.0)
     assert found["staggered_p99_us"] < found["aligned_p99_us"]

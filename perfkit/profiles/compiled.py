@@ -11,7 +11,7 @@ import csv
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from types import MappingProxyType
@@ -83,9 +83,18 @@ def compiled_files(directory: Path | None = None) -> dict[str, Path]:
     return {path.stem: path for path in sorted((directory or COMPILED).glob("*.csv"))}
 
 
-@lru_cache
-def load_compiled(triton_version: str, directory: Path | None = None) -> Mapping[str, Compiled]:
-    """Return the shipped rows of a version of Triton by key; none if nothing ships for it.
+@cache
+def shipped(triton_version: str) -> Mapping[str, Compiled]:
+    """Return what :func:`load_compiled` does of the tables that ship, read once.
+
+    Raises:
+        InputError: as it.
+    """
+    return MappingProxyType(load_compiled(triton_version))
+
+
+def load_compiled(triton_version: str, directory: Path | None = None) -> dict[str, Compiled]:
+    """Return the rows of a version of Triton by key; none if there is no table of it.
 
     Raises:
         InputError: other columns, a ragged line, a cell that is not of its column's type, or a key that is there twice.
@@ -97,16 +106,17 @@ def load_compiled(triton_version: str, directory: Path | None = None) -> Mapping
         where = f"line {number}"
         if tuple(cells) != COLUMNS:
             raise InputError("has other columns", file=path, field="line 1", value=",".join(cells), allowed=COLUMNS)
-        values: dict[str, Any] = {name: cell if name in _TEXTS else _whole(cell, path, f"{where}: {name}")
-                                  for name, cell in cells.items()}  # fmt: skip
+        values: dict[str, Any] = {
+            name: cell if name in _TEXTS else _whole(cell, path, f"{where}: {name}") for name, cell in cells.items()
+        }
+        text(values["kernel"], file=path, field=f"{where}: kernel")
         row = Compiled(**values, triton=triton_version)
-        text(row.kernel, file=path, field=f"{where}: kernel")
         if not _KEY.fullmatch(row.key):
             raise InputError("not 32 hexadecimal digits", file=path, field=f"{where}: key", value=row.key)
         if row.key in found:
             raise InputError("is there twice", file=path, field=f"{where}: key", value=row.key)
         found[row.key] = row
-    return MappingProxyType(found)
+    return found
 
 
 def compiled_text(rows: Iterable[Compiled]) -> str:
