@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 from perfkit import fake, results
-from perfkit.cli.sweep_run import make_sweep
+from perfkit.cli.sweep_plan import make_sweep
 from perfkit.sweep import Recorder, finish
 
 FLAGS = {"preset": "default", "method": None, "batch": "64,256", "window": "8,16", "draft": None, "accepted": None,

@@ -11,7 +11,7 @@ import pytest
 from nsighthelp import facts, install
 
 from perfkit import results
-from perfkit.cli import app, profile_run, sweep_run
+from perfkit.cli import app, profile_run, sweep_plan, sweep_run
 from perfkit.cli.profile_run import Options
 
 SMALL = ["profile", "--model", "nemotron-super", "--batch", "64", "--draft", "1", "--method", "conventional,replay"]
@@ -70,7 +70,7 @@ def test_without_a_gpu_or_ncu_it_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sweep_run, "usable_gpu", lambda: (None, []))
+    monkeypatch.setattr(sweep_plan, "usable_gpu", lambda: (None, []))
     code, out, err = call(capsys, *SMALL)
     assert (code, out) == (3, "") and "no usable GPU here (perfkit doctor says why)" in err and "--dry-run" in err
     monkeypatch.setenv("PERFKIT_WORKER_MODE", "fake")
@@ -85,7 +85,7 @@ def test_a_dry_run_prints_the_command_lines_and_starts_nothing(
 ) -> None:
     """The default set has every method there is, decode and verify, flush and nonflush, in three starts."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sweep_run, "usable_gpu", lambda: (None, []))
+    monkeypatch.setattr(sweep_plan, "usable_gpu", lambda: (None, []))
     code, out, _ = call(capsys, "profile", "--model", "nemotron-super", "--dry-run", "--json")
     found = json.loads(out)
     assert code == 0 and list(tmp_path.iterdir()) == []

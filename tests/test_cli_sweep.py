@@ -443,7 +443,7 @@ def test_help_has_examples(capsys):
 
 
 def test_who_else_uses_the_gpu_and_that_it_is_a_part_of_one_is_said(monkeypatch: pytest.MonkeyPatch):
-    from perfkit.cli.sweep_run import usable_gpu
+    from perfkit.cli.sweep_plan import usable_gpu
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(Gpu(UUID, processes=[(4242, 62_464), (7, None)])))
@@ -485,7 +485,7 @@ class Here:
     ],
 )
 def test_which_gpu(laptop, monkeypatch: pytest.MonkeyPatch, capsys, name, flag, mode, key, note):
-    from perfkit.cli.sweep_run import choose_gpu
+    from perfkit.cli.sweep_plan import choose_gpu
     from perfkit.profiles import load_gpu
 
     monkeypatch.setattr("perfkit.device.usable_gpu", lambda: Here(name))
@@ -498,7 +498,7 @@ def test_which_gpu(laptop, monkeypatch: pytest.MonkeyPatch, capsys, name, flag, 
 
 def test_a_gpu_without_a_profile_is_timed_and_named(fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys):
     facts = {"key": None, "name": "NVIDIA Z9", "uuid": "GPU-9"}
-    monkeypatch.setattr("perfkit.cli.sweep_run.choose_gpu", lambda gpu: ("measure", "fake", facts, []))
+    monkeypatch.setattr("perfkit.cli.sweep_plan.choose_gpu", lambda gpu: ("measure", "fake", facts, []))
     assert sweep(*SMALL, "--out", "run") == 0
     out, _ = capsys.readouterr()
     assert "MEASURED  NVIDIA Z9 GPU-9" in out

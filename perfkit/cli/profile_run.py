@@ -15,7 +15,7 @@ from typing import Any
 from perfkit import results
 from perfkit.cases import Group, build_groups, case_memory, label, parse_ints, parse_spec
 from perfkit.cli.common import print_json, print_table, say
-from perfkit.cli.sweep_run import choose_gpu, usable_gpu
+from perfkit.cli.sweep_plan import choose_gpu, usable_gpu
 from perfkit.errors import DeviceError, ExitCode, InputError, worst
 from perfkit.method import Case, Config
 from perfkit.nsight import table

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit import device
 from perfkit.cli.common import print_json, say
-from perfkit.cli.sweep_run import DEFAULT_GPU
+from perfkit.cli.sweep_plan import DEFAULT_GPU
 from perfkit.errors import DeviceError, ExitCode, InputError
 from perfkit.profiles import find_gpu, load_gpu, read_roofs, roofs_folder
 from perfkit.progress import count

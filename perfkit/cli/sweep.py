@@ -89,7 +89,7 @@ def sweep(
         perfkit sweep --model nemotron-super --preset quick --trace
         perfkit sweep --resume runs/20260102T030405Z-nemotron-super-h200
     """
-    from perfkit.cli import sweep_run
+    from perfkit.cli import sweep_plan, sweep_run
     from perfkit.errors import InputError
     from perfkit.ranges import listening, mark
     from perfkit.trace import Trace
@@ -117,7 +117,7 @@ def sweep(
     events = Trace()
     with listening(events.parent):
         with mark("plan"):
-            plan, notes = sweep_run.make_sweep(
+            plan, notes = sweep_plan.make_sweep(
                 model,
                 gpu,
                 timeout=300.0 if timeout is None else timeout,
@@ -130,5 +130,5 @@ def sweep(
                 },
             )  # fmt: skip
         if dry_run:
-            return sweep_run.show_plan(plan, notes, as_json=json)
+            return sweep_plan.show_plan(plan, notes, as_json=json)
         return sweep_run.start(plan, notes, out, events, max_time=max_time, as_json=json)
