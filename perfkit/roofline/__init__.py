@@ -31,13 +31,17 @@ from perfkit.roofline.cursor import (
 )
 from perfkit.roofline.efficiency import Efficiency, efficiency_for
 from perfkit.roofline.engines import ENGINES, Engine, RequestMemory, find_engine, request_memory
+from perfkit.roofline.experts import ROUTINGS, distinct_rows, hit_share
 from perfkit.roofline.footprint import Footprint, footprint
 from perfkit.roofline.latency import Prediction, predict
+from perfkit.roofline.overheads import NO_OVERHEADS, OVERHEAD_ESTIMATES, Overheads
 from perfkit.roofline.roof import Roofs, roofs_for, shipped_roofs
 from perfkit.roofline.split import part_of, tp_sizes
 from perfkit.roofline.state_traffic import STATE_TRAFFIC, StateTraffic, state_traffic
 from perfkit.roofline.traffic import Counts, expected, m_conv, m_replay, ratio_paper, record_bytes, traffic_per_token
+from perfkit.roofline.waves import served_tokens_per_s, waves_us
 from perfkit.roofline.weights import Weights, weight_bytes
+from perfkit.roofline.whole_step import TERMS, StepModel, WholeStep, step_model
 from perfkit.roofline.window import best_window, l_star, off_cost
 
 __all__ = [
@@ -97,4 +101,16 @@ __all__ = [
     "request_budget",
     "requests_that_fit",
     "usable_bytes",
+    "ROUTINGS",
+    "distinct_rows",
+    "hit_share",
+    "NO_OVERHEADS",
+    "OVERHEAD_ESTIMATES",
+    "Overheads",
+    "TERMS",
+    "StepModel",
+    "WholeStep",
+    "step_model",
+    "served_tokens_per_s",
+    "waves_us",
 ]
