@@ -148,6 +148,14 @@ def test_a_case_that_is_no_longer_ok_is_a_regression(base: Path, tmp_path: Path,
     assert "no case has a ratio in both runs; B64 L8 replay: oom in BASE (planted: out of memory)" in err
 
 
+def test_one_case_that_broke_among_others_that_are_the_same_is_the_verdict(base: Path, tmp_path: Path, capsys):
+    rows = results.load_run(base)
+    victim = rows[rows["batch"].eq(64) & rows["window"].eq(8)]["case_id"].item()
+    data = document(capsys, base, fake_run(tmp_path / "new", faults={victim: "oom"}))
+    assert (data["counts"]["same"], data["counts"]["missing"]) == (3, 1)
+    assert (data["verdict"], data["exit_code"]) == ("missing", 0)
+
+
 def test_a_run_that_was_cut_short_does_not_pass(base: Path, tmp_path: Path, capsys):
     short = fake_run(tmp_path / "new", drop=("replay",))
     data = document(capsys, base, short, "--fail-on-regression", "3")

@@ -129,6 +129,8 @@ class Comparison:
         counts = self.counts
         if self.regressions:
             return "regression"
+        if any(case.broke for case in self.cases):
+            return "missing"  # that the others are the same is no answer where one no longer runs
         if counts["slower"] and counts["faster"]:
             return "mixed"
         return next((name for name in VERDICTS if counts[name] and name != "missing"), "missing")
