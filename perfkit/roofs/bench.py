@@ -27,6 +27,8 @@ from perfkit.tuning import compile_launches
 COLD_L2 = 8
 #: A graph's own start adds some 10 us, so a graph is at least this long: the error is under 0.5 %.
 GRAPH_US = 4000.0
+#: Bytes a microsecond of the fastest memory there is (B300: 8 TB/s); on a slower one graphs are longer.
+FASTEST = 8e6
 #: Bytes that one launch reads in L2, over and over: 0.1 to 1 ms, beside which its start and drain are nothing.
 L2_BYTES = 1 << 30
 EMPTY_NODES = 2000
@@ -96,8 +98,8 @@ class GpuBench:
     def stream(self, stream: Stream, moved: int, configs: Sequence[Config]) -> dict[Config, Series]:
         """Time launches as nodes of a graph that passes over all buffers, one graph a configuration, interleaved."""
         buffers = self._buffers(stream, moved)
-        expected_us = 2.0 + moved / 4e6
-        passes = math.ceil(GRAPH_US / (expected_us * len(buffers)))
+        least_us = 2.0 + moved / FASTEST
+        passes = math.ceil(GRAPH_US / (least_us * len(buffers)))
         nodes = passes * len(buffers)
 
         def work(config: Config) -> None:
@@ -110,7 +112,7 @@ class GpuBench:
     def l2_read(self, held: int, configs: Sequence[Config]) -> dict[Config, Series]:
         """Time reads of the first ``held`` bytes of the pool, which no launch between them drives out of L2."""
         a = self.pool[: held // ELEMENT_BYTES]
-        nodes = math.ceil(GRAPH_US / (L2_BYTES / 4e6))
+        nodes = math.ceil(GRAPH_US / (L2_BYTES / FASTEST))
         reads = {config: l2.reads_of(held, L2_BYTES, self._sms, config) for config in configs}
 
         def launch(config: Config) -> None:
