@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from perfkit.cli.common import print_table
 from perfkit.cli.roofline_run import datasheet, differ_text
 from perfkit.progress import count
+from perfkit.roofline.latency import L2_OVER_DRAM
 
 if TYPE_CHECKING:
     from perfkit.cli.roofline_run import Answer, Request
@@ -85,7 +86,7 @@ def _whole(rate: float | None) -> int | None:
 def _l2(answer: Answer) -> str:
     points = answer.data["l2"]
     if not points:
-        return "not measured; 1.5 times DRAM stands in"
+        return f"not measured; {L2_OVER_DRAM:g} times DRAM stands in"
     return "reads " + ", ".join(
         f"{point['bandwidth_gb_s']:,.0f} GB/s in {point['bytes'] / MIB:.4g} MiB" for point in points
     )

@@ -10,8 +10,6 @@ from typing import Any
 from perfkit.errors import InputError
 from perfkit.roofs.points import MIB
 
-#: Roofs of two runs lie within this of each other: 2 %.
-TOLERANCE = 0.02
 #: Shown, not judged: Python's speed and the driver are in them, and they are no roof of the GPU.
 COSTS = ("launch_us", "graph_node_us", "graph_us")
 
