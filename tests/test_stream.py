@@ -94,9 +94,9 @@ def test_one_read_and_several_writes(monkeypatch: pytest.MonkeyPatch, places: in
     for index in range(places):
         expected = before[:, 0] if index % 2 else 0.5 - before[:, 0]
         assert torch.allclose(after[:, index], expected, atol=1e-6)
-    for _ in range(101):
+    for _ in range(3):
         kind.launch(a, b, SMALL)()
-    assert torch.allclose(a.view_as(before)[:, 0], before[:, 0], atol=1e-5)  # an even number of flips
+    assert torch.allclose(a.view_as(before)[:, 0], before[:, 0], atol=1e-6)  # an even number of flips
     assert b.isnan().all()
 
 
