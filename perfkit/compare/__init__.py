@@ -18,7 +18,7 @@ their cases does not tell either, since one kernel's change moves all its cases 
 intervals are wider by it on both sides.
 
 Many cases. Holm's correction holds the chance that two runs of the same code, which differ by no more than the floor,
-raise any alarm at 1 % (:mod:`perfkit.compare.verdicts`).
+slow drifts of a ratio within a run included, raise any alarm at 1 % (:mod:`perfkit.compare.verdicts`).
 
 A regression, for ``--fail-on-regression PCT``: a case that is slower after the correction, by more than PCT in the
 middle of its interval; or a case that was ok in BASE and that NEW tried and has no time of. A case that NEW was not
