@@ -1,10 +1,10 @@
 """The whole step against published whole steps and serving throughput; nothing is fitted to the rows held here.
 
 Inputs: shapes and formats of the models, datasheet rates, published kernel speedups, and two published bandwidths: 0.85
-of 3.35 TB/s, as the H100's conventional kernel reaches (paper, E.2.1: 84 to 86 % of peak), and 5 times 1.07 GB in 831 us
-on a B300 (App. A). Both stand for weights, keys and values too. The engine's own time is the estimate that
-perfkit ships, 1.3 ms a step and 5 us a row. It was read off Nano's rows: Nano shows that the terms add up, every other
-model whether it carries over. What comes out with no such time at all is held as well.
+of 3.35 TB/s, as the H100's conventional kernel reaches (paper, E.2.1: 84 to 86 % of peak), and 5 times 1.07 GB in 831
+us on a B300 (App. A). Both stand for weights, keys and values too. The engine's own time is the estimate that perfkit
+ships, 1.3 ms a step and 5 us a row. It was read off Nano's rows: Nano shows that the terms add up, every other model
+whether it carries over. What comes out with no such time at all is held as well.
 
 Whole steps ran one prompt of a dozen tokens B times for 1,000 steps (benchmarks/replayssm/e2e_decode_speedup.py of the
 authors' fork), so rows route identically, and a request has 513 tokens on average.
