@@ -22,8 +22,8 @@ from perfkit.roofline import (
     crossover_tokens,
     distinct_rows,
     hit_share,
-    roofs_for,
     served_tokens_per_s,
+    shipped_roofs,
     state_bytes_per_sequence,
     step_model,
     tp_sizes,
@@ -247,7 +247,7 @@ def test_nothing_is_hidden() -> None:
 
 def test_a_measured_rate_and_roof_stand_in() -> None:
     gpu = load_gpu("h200")
-    roofs = roofs_for(gpu)
+    roofs = shipped_roofs(gpu)
     step = step_model(NANO, gpu, roofs=roofs)
     assert step.read_gb_s == roofs.read_gb_s
     assert {part.tflops for part in step.matmuls} == {roofs.rate("bf16") or gpu.bf16_tflops}

@@ -27,6 +27,7 @@ from perfkit.roofline import (
     WholeStep,
     request_memory,
     served_tokens_per_s,
+    shipped_roofs,
     state_bytes_per_sequence,
     step_model,
 )
@@ -165,6 +166,14 @@ def test_qwen_122b_on_b300(batch: int, published: float, computed: float, distin
 def test_qwen_122b_without_an_engines_time_is_off(batch: int, published: float, deviation: float) -> None:
     speedup = _conventional("qwen3.5-122b", batch, overheads=NO_OVERHEADS).speedup(1.46)
     assert speedup / published - 1 == pytest.approx(deviation, abs=0.002)
+
+
+def test_attention_overtakes_near_100_thousand_tokens() -> None:
+    """Fig. 1: measured near 100K, 81,920 by bytes. Reads alone run faster than reads with writes: 98K at the roofs."""
+    model, gpu = load_model("nemotron-super"), load_gpu("b300")
+    step = step_model(model, gpu, roofs=shipped_roofs(gpu))
+    _, layer = _model("nemotron-super")
+    assert step.crossover_tokens(layer * 256, 256) == pytest.approx(100_000, rel=0.05)
 
 
 # --- serving Qwen-122B on a B300: replay over snapshots, distinct prompts, 256 tokens each, prefill included
