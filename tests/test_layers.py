@@ -19,7 +19,7 @@ LAYERS = (
     "checker", "verify_checker", "check", "ptxas", "compiled", "specialize", "compile", "tune", "results", "trace",
     "cuda", "pacing", "priming", "tuning", "confirm", "steptimes", "beside", "bench", "roofs", "fake", "nsight",
     "worker", "child", "progress", "runner", "checking", "sweep", "predict", "verify_table", "summary", "lastlines",
-    "profiling", "compare", "plan", "precision", "probe", "doctor", "reports", "cli", "__main__",
+    "profiling", "compare", "paper", "plan", "precision", "probe", "doctor", "reports", "cli", "__main__",
 )  # fmt: skip
 
 
@@ -179,6 +179,9 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
         ["check", "--help"],
         ["profile", "--model", "nemotron-super", "--draft", "1", "--dry-run"],
         ["reproduce", "--help"],
+        ["reproduce"],
+        ["reproduce", "fig4"],
+        ["reproduce", "capacity", "--json"],
         ["report", "--help"],
         ["roofline", "--gpu", "h200"],
         ["doctor", "--help"],

@@ -11,13 +11,17 @@ from typing import Any
 
 from perfkit.nsight.table import method_name, ordered, state_units
 from perfkit.nsight.verdict import judge
-from perfkit.profiles.published import Published
+from perfkit.profiles.published import PaperCell, PaperTable
 
 COLUMNS = ("T", "method", "step", "R+W", "paper GB", "published", "exact GB", "DRAM read", "DRAM write", "DRAM GB",
            "DRAM / paper", "counters")  # fmt: skip
 
 
-def table3(rows: Sequence[Mapping[str, Any]], published: Published) -> list[dict[str, Any]]:
+#: The batch of the published table.
+BATCH = 256
+
+
+def table3(rows: Sequence[Mapping[str, Any]], published: PaperTable) -> list[dict[str, Any]]:
     """Return a row for each counted step at the published batch, in the paper's order of methods.
 
     Each has ``draft_len, method, window, acceptance, step, h, state_units, paper_gb, published_gb`` (None where the
@@ -25,11 +29,10 @@ def table3(rows: Sequence[Mapping[str, Any]], published: Published) -> list[dict
     paper's count) and ``verdict``.
     """
     out = []
-    for row in ordered([row for row in rows if row["batch"] == published.batch and row["tree"] is None]):
+    for row in ordered([row for row in rows if row["batch"] == BATCH and row["tree"] is None]):
         paper = (row["bytes_read_paper"] + row["bytes_write_paper"]) / 1e9
         dram = (row["bytes_read_dram"] + row["bytes_write_dram"]) / 1e9
-        same = row["model"] == published.model and row["draft_len"] > 1
-        known = published.cell(row["method"], row["step"], row["draft_len"]) if same else None
+        known = next((cell.low for cell in published.cells if row["draft_len"] > 1 and _is_of(row, cell)), None)
         out.append({
             "draft_len": row["draft_len"], "method": row["method"], "window": row["window"],
             "acceptance": row["acceptance"], "step": row["step"], "h": row["h"], "state_units": state_units(row),
@@ -39,6 +42,12 @@ def table3(rows: Sequence[Mapping[str, Any]], published: Published) -> list[dict
             "dram_gb": dram, "ratio": dram / paper if paper else None, "verdict": judge(row),
         })  # fmt: skip
     return out
+
+
+def _is_of(row: Mapping[str, Any], cell: PaperCell) -> bool:
+    return (cell.quantity, cell.method, cell.step) == ("step_state_gb", row["method"], row["step"]) and (
+        row["model"] in cell.models and cell.draft_lens in ((), (row["draft_len"],))
+    )
 
 
 def line(row: Mapping[str, Any]) -> list[Any]:

@@ -1,0 +1,9 @@
+"""Published figures beside ours: the number of the paper, ours, their ratio, and whether the two can be compared."""
+
+from __future__ import annotations
+
+from perfkit.paper.ours import TOLERANCE, Compared, Ours, differences, document
+from perfkit.paper.rows import Rows
+from perfkit.paper.table import COLUMNS, compare_table, text
+
+__all__ = ["COLUMNS", "TOLERANCE", "Compared", "Ours", "Rows", "compare_table", "differences", "document", "text"]
