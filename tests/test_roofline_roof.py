@@ -16,7 +16,7 @@ from perfkit.errors import InputError
 from perfkit.method import Step
 from perfkit.profiles import load_gpu
 from perfkit.roofline import efficiency_for, predict, roofs_for, shipped_roofs
-from perfkit.roofline.roof import RAMP_US, Curve, datasheet_roofs, measured_roofs
+from perfkit.roofline.roof import INPLACE_EFFICIENCY, RAMP_US, READ_EFFICIENCY, Curve, datasheet_roofs, measured_roofs
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,13 @@ MEASURED = {  # H200: reads 4.53, in place 3.99 TB/s at 2.1 GB
     "launch_us": 4.2,
     "graph_node_us": 1.9,
 }
+
+
+def test_shares_of_a_datasheet_are_what_ships_of_the_h200() -> None:
+    roofs, stated = shipped_roofs(load_gpu("h200-sxm")), 4800.0
+    size = 2 << 30
+    assert size / float(roofs.time_us(size, 0)) / 1e3 / stated == pytest.approx(READ_EFFICIENCY, rel=0.01)
+    assert size / float(roofs.time_us(size / 2, size / 2)) / 1e3 / stated == pytest.approx(INPLACE_EFFICIENCY, rel=0.01)
 
 
 def test_datasheet_roofs_are_the_h200_s() -> None:

@@ -1,12 +1,12 @@
 """Roofs: the least time in which a GPU moves some bytes, given how many of them are reads and how many writes.
 
-Reads alone run faster than reads with writes in place (H200: 4.67 against 4.20 TB/s), and so do writes alone (4.67), so
+Reads alone run faster than reads with writes in place (H200: 4.66 against 4.19 TB/s), and so do writes alone (4.66), so
 a roof is not one number. Measured curves give it: the time of moving N bytes of which a share w is writes, for some w.
 Reads alone (w = 0) and reading and writing in place (1/2) are always there. Between neighbouring shares the time of N
 bytes is linear in w. Up to as many writes as reads, where nothing between (1/5, 1/3) was measured, that is: the reads
 run at the read roof, the writes at the effective rate that the in-place curve implies, 1 / (2 / in_place - 1 / read).
 
-Past half, as of snapshots, writes to several places for each read are slower than both ends (H200: 3.85 TB/s with eight
+Past half, as of snapshots, writes to several places for each read are slower than both ends (H200: 3.83 TB/s with eight
 writes to a read), so their shares, 2/3, 4/5 and 8/9, have curves of their own where they were measured. Where they were
 not, what is written more than read runs at the write roof; where that was not either, at the roof of the largest share.
 
@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 from perfkit.errors import InputError
 from perfkit.roofline.curve import Curve
 
-#: Best share of the datasheet's bandwidth that streams of 2.1 GB reached on one H200 SXM (4.8 TB/s; 4.67 and 4.20).
+#: Share of the datasheet's bandwidth that streams of 2.1 GB reached on one H200 SXM (4.8 TB/s), the best of several
+#: runs. The run that ships is within 1 % of these: a test holds them together.
 READ_EFFICIENCY = 0.972
 INPLACE_EFFICIENCY = 0.876
 #: What a small transfer takes beyond its node and bytes / roof: trips to memory and back (690 cycles on a GH200:
