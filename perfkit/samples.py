@@ -49,7 +49,7 @@ SAMPLES = (
     Sample(1, 1, 24, 16, 1, 17, "float16", "float32"),  # one program; a window above the matrix unit's shortest sum
     Sample(4, 1, 16, 16, 2, 5, "float32", "bfloat16"),  # four heads a group; a row beside a padded one
     Sample(3, 3, 16, 16, 3, 1, "float16", "float16"),  # every head its own group; every step flushes
-    Sample(4, 1, 16, 128, 1, 2, "float16", "float32", every=True),  # a state row wider than some tiles
+    Sample(4, 1, 32, 128, 1, 2, "float16", "float32", every=True),  # a state row wider than some tiles
 )
 #: For a GPU: what the interpreter has, and BF16 inputs at the widths of real layers.
 GPU_SAMPLES = (
@@ -64,14 +64,14 @@ GPU_SAMPLES = (
 #: Verify steps for the interpreter. A window of depth + 1 or + 2 puts h + depth at L and one beyond; trees come last.
 VERIFY_SAMPLES = (
     Sample(2, 1, 16, 16, 3, 5, "float16", "float32", draft_len=4, steps=LONG),
-    Sample(1, 1, 16, 16, 3, 2, "float32", "float32", draft_len=2, steps=LONG),  # T = L: every step flushes
+    Sample(1, 1, 16, 16, 3, 2, "float32", "float32", draft_len=2),  # T = L: every step flushes
     Sample(2, 1, 80, 16, 2, 4, "float16", "float32", draft_len=3),
     Sample(4, 2, 16, 32, 2, 6, "float32", "float16", draft_len=3),
     Sample(1, 1, 24, 16, 1, 18, "float16", "float32", draft_len=16),
     Sample(4, 1, 16, 16, 2, 7, "float32", "bfloat16", draft_len=5),
     Sample(3, 3, 16, 16, 2, 8, "float16", "float16", draft_len=8),
     Sample(2, 2, 16, 16, 2, 20, "float32", "float32", draft_len=7),  # several steps between flushes
-    Sample(4, 1, 16, 128, 1, 4, "float16", "float32", every=True, draft_len=3, steps=SHORT),
+    Sample(4, 1, 32, 128, 1, 4, "float16", "float32", every=True, draft_len=3, steps=SHORT),
     Sample(2, 1, 16, 16, 2, 5, "float16", "float32", draft_len=6, tree="0,0,1,1,2", steps=LONG),
     Sample(2, 2, 16, 16, 2, 2, "float16", "float16", draft_len=4, tree="0,0,0"),
     Sample(2, 1, 16, 16, 2, 6, "float32", "bfloat16", draft_len=8, tree="0,1,0,3,3,1,2"),
@@ -125,7 +125,10 @@ def _cases(method: Method, samples: Sequence[Sample], *, interpreted: bool = Fal
         if (sample.tree is not None and not method.trees) or method.supports(case) is not None:
             continue
         configs = list(method.configs(case))
-        chosen = (tiles(configs) if interpreted else configs) if sample.every else [configs[turn % len(configs)]]
+        if sample.every:
+            chosen = tiles(all_configs(method, case)) if interpreted else configs
+        else:
+            chosen = [configs[turn % len(configs)]]
         found += [with_config(case, item) for item in chosen]
     return list(dict.fromkeys(found))
 

@@ -264,26 +264,6 @@ def test_every_draft_length_and_acceptance(name: str, key: str, draft_len: int) 
     assert checker.worst < STEP_TOLERANCE
 
 
-def configs(name: str, key: str) -> list[Any]:
-    """Return one configuration of each height of the state's tiles: the interpreter knows no warps."""
-    method, found = get_method(name, key, "verify"), {}
-    for batch in (1, 256):
-        for config in method.configs(Case(REAL[name], key, batch, None, 4)):
-            found.setdefault((config["rows"], dict(config.values).get("replay_rows")), config)
-    return list(found.values())
-
-
-@pytest.mark.parametrize(
-    ("name", "key", "config"),
-    [(name, key, config) for name in SMALL for key in (FUSED, ACTIVATION) for config in configs(name, key)],
-    ids=str,
-)
-def test_every_configuration(name: str, key: str, config: Any) -> None:
-    """A tile may be a part of a head or, as here at 64 and 128 rows, more than one."""
-    case = Case(Shape(name, 1, 1, 32, 128), key, 1, None, 2, "T", input_dtype="float32")
-    assert check_case(case, "cpu", config).reason is None
-
-
 # Declarations.
 
 

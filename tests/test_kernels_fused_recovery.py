@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from perfkit.check import check_case
 from perfkit.kernels.mamba2.reference import FAMILY
 from perfkit.method import Case, Point
 from perfkit.registry import get_method
@@ -160,13 +158,3 @@ def test_counts_of_rows_that_mix_lengths() -> None:
 def test_trees_are_refused() -> None:
     assert "tree" in str(METHOD.supports(Case(SMALL, KEY, 1, None, 3, tree="0,0")))
     assert METHOD.supports(Case(SMALL, KEY, 1, None, 3)) is None
-
-
-CONFIGS = {config for batch in (1, 256) for config in METHOD.configs(Case(SUPER, KEY, batch, None, 4))}
-
-
-@pytest.mark.parametrize("config", sorted(CONFIGS, key=str), ids=str)
-def test_every_configuration(config: Any) -> None:
-    """A tile may be a part of a head or, as here at 64 rows, more than one."""
-    case = Case(Shape("mamba2", 2, 1, 32, 128), KEY, 1, None, 2, "T", input_dtype="float32")
-    assert check_case(case, "cpu", config).reason is None

@@ -18,7 +18,6 @@ from perfkit.kernels.gdn.reference import FAMILY, normalized
 from perfkit.kernels.lang import tl, triton
 from perfkit.method import Case, Point
 from perfkit.registry import get_method
-from perfkit.samples import tiles
 from perfkit.session import Session, allocate
 from perfkit.shape import Shape
 from perfkit.tolerance import drift_tolerance
@@ -241,19 +240,6 @@ def test_a_tree_reads_the_snapshot_of_a_parent_that_does_not_come_just_before() 
         assert torch.allclose(states[:, path[-1]], state, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("config", tiles(CONVENTIONAL.configs(Case(QWEN_4B, "conventional", 256))), ids=str)
-def test_every_configuration_of_decode(config: Any) -> None:
-    """At the width of Qwen3.5's state rows, of which a few tile heights are more than there are."""
-    case = Case(Shape("gdn", 2, 1, 32, 128), "conventional", 1, input_dtype="float32")
-    assert check_case(case, "cpu", config).reason is None
-
-
-@pytest.mark.parametrize("config", tiles(SNAPSHOT.configs(Case(QWEN_4B, "snapshot", 256, None, 4))), ids=str)
-def test_every_configuration_of_snapshots(config: Any) -> None:
-    case = Case(Shape("gdn", 2, 1, 32, 128), "snapshot", 1, None, 3, input_dtype="float32")
-    assert check_case(case, "cpu", config).reason is None
-
-
 def test_an_fp32_state_is_fp32_end_to_end() -> None:
     """2,000 steps at α = 0.999: at most 1e-4; a checkpoint cast to BF16 would leave 4.4e-3, tf32 products 3.6e-4."""
     case = Case(Shape("gdn", 1, 1, 16, 16), "conventional", 1, input_dtype="float16")
@@ -274,12 +260,6 @@ def test_an_fp32_state_is_fp32_end_to_end() -> None:
 def test_corrections_in_fp16_leave_the_same_error_at_any_time() -> None:
     case = Case(Shape("gdn", 1, 1, 16, 128), "replay", 1, 16, input_dtype="float16")
     check_level_of_fp16_corrections(FAMILY, REPLAY, case)
-
-
-@pytest.mark.parametrize("config", tiles(REPLAY.configs(Case(QWEN_122B, "replay", 256, 16))), ids=str)
-def test_every_configuration_of_replay_decode(config: Any) -> None:
-    case = Case(Shape("gdn", 4, 1, 32, 128), "replay", 1, 3, input_dtype="float16")
-    assert check_case(case, "cpu", config).reason is None
 
 
 @pytest.mark.parametrize("window", [18, 40, 65])

@@ -17,7 +17,6 @@ from perfkit.kernels.kda import layout
 from perfkit.kernels.kda.reference import FAMILY
 from perfkit.method import Case, Point
 from perfkit.registry import get_method
-from perfkit.samples import tiles
 from perfkit.session import Session, allocate
 from perfkit.shape import Shape
 
@@ -219,30 +218,6 @@ def test_corrections_saturate_in_fp16() -> None:
     t["state"].mul_(1e6)
     session.step()
     assert t["u_ring"][t["slots"].long()].nan_to_num(0).abs().max() == 65504
-
-
-@pytest.mark.parametrize("config", tiles(CONVENTIONAL.configs(Case(KIMI, "conventional", 256))), ids=str)
-def test_every_configuration_of_decode(config: Any) -> None:
-    case = Case(Shape("kda", 1, 1, 32, 128), "conventional", 1, input_dtype="float32")
-    assert check_case(case, "cpu", config).reason is None
-
-
-@pytest.mark.parametrize("config", tiles(SNAPSHOT.configs(Case(KIMI, "snapshot", 256, None, 4))), ids=str)
-def test_every_configuration_of_snapshots(config: Any) -> None:
-    case = Case(Shape("kda", 1, 1, 32, 128), "snapshot", 1, None, 3, input_dtype="float32")
-    assert check_case(case, "cpu", config).reason is None
-
-
-@pytest.mark.parametrize("config", tiles(REPLAY.configs(Case(KIMI, "replay", 256, 16))), ids=str)
-def test_every_configuration_of_replay_decode(config: Any) -> None:
-    case = Case(Shape("kda", 1, 1, 32, 128), "replay", 1, 3, input_dtype="float16")
-    assert check_case(case, "cpu", config).reason is None
-
-
-@pytest.mark.parametrize("config", tiles(VERIFY.configs(Case(KIMI, "replay", 256, 16, 4))), ids=str)
-def test_every_configuration_of_replay_verify(config: Any) -> None:
-    case = Case(Shape("kda", 1, 1, 32, 128), "replay", 1, 5, 3, input_dtype="float32")
-    assert check_case(case, "cpu", config).reason is None
 
 
 def test_drafts_of_channels_that_underflow() -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from perfkit.check import check_case
 from perfkit.kernels.mamba2.reference import FAMILY
 from perfkit.method import Case, Point
 from perfkit.registry import get_method
@@ -151,12 +150,3 @@ def test_memory_grows_with_drafts() -> None:
 def test_what_is_refused() -> None:
     assert METHOD.supports(Case(SMALL, KEY, 1, None, 4, tree="0,0,1")) is None
     assert "power of two" in str(METHOD.supports(Case(Shape("mamba2", 2, 1, 16, 24), KEY, 1, None, 4)))
-
-
-@pytest.mark.parametrize("config", METHOD.configs(Case(SUPER, KEY, 256, None, 4)), ids=str)
-def test_every_configuration(config: Any) -> None:
-    """At a state row of four chunks; a height of 32 rows does not divide every d_v."""
-    outcome = check_case(
-        Case(Shape("mamba2", 1, 1, 32, 128), KEY, 1, None, 3, "T", input_dtype="float32"), "cpu", config
-    )
-    assert outcome.reason is None
