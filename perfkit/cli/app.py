@@ -52,7 +52,7 @@ COMMANDS = MappingProxyType(
         ),
         "profile": Command("perfkit.cli.profile", "profile", "Hold DRAM counters of Nsight Compute against the model."),
         "reproduce": Command(
-            "perfkit.cli.reproduce", "reproduce", "Show a figure of the paper: the paper's number, ours, their ratio."
+            "perfkit.cli.reproduce", "reproduce", "Show a figure of the paper: published, ours, their ratio."
         ),
         "report": Command("perfkit.cli.report", "report", "Write one offline HTML page from finished runs."),
         "list": Command("perfkit.cli.list", "list_", "List models, GPUs, methods, runs or the shipped measurements."),

@@ -30,7 +30,7 @@ def reproduce(
     ] = None,
     json: JsonOption = False,
 ) -> int:
-    """Show a figure of the paper: the paper's number, ours, their ratio.
+    """Show a figure of the paper: published, ours, their ratio.
 
     Ours are measured (of the runs that are named), recorded (shipped rows) or, where a formula decides, of the
     model; each line says which. Another GPU, implementation, baseline or routing makes the two not comparable, with

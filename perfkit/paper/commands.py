@@ -9,14 +9,18 @@ from perfkit.profiles.published import PaperCell
 
 
 def missing_commands(name: str, cells: Iterable[PaperCell]) -> dict[PaperCell, str]:
-    """Return for each cell the command lines, joined by ``;``, after which ``perfkit reproduce`` has ours."""
+    """Return for each cell the sweeps that it needs, and the ``perfkit reproduce`` of their runs, joined by ``&&``."""
     cells = list(cells)
     sweeps: dict[tuple[str, ...], list[PaperCell]] = {}
     for cell in cells:
         for key in _keys(cell):
             sweeps.setdefault(key, []).append(cell)
     lines = {key: _sweep(key, group, name) for key, group in sweeps.items()}
-    return {cell: "; ".join(lines[key] for key in _keys(cell)) for cell in cells}
+    return {
+        cell: " && ".join([*(lines[key] for key in _keys(cell)),
+                           " ".join(["perfkit reproduce", name, *(_folder(key, name) for key in _keys(cell))])])
+        for cell in cells
+    }  # fmt: skip
 
 
 def _keys(cell: PaperCell) -> list[tuple[str, ...]]:
@@ -44,5 +48,9 @@ def _sweep(key: tuple[str, ...], cells: Iterable[PaperCell], name: str) -> str:
         "--state-dtype": [state] if state != "float32" else [],
     }
     words = [f"{flag} {','.join(values)}" for flag, values in options.items() if values]
-    folder = "-".join(["runs/" + name, model, phase, *([state] if state != "float32" else [])])
-    return f"perfkit sweep --model {model} {' '.join(words)} --out {folder} && perfkit reproduce {name} {folder}"
+    return f"perfkit sweep --model {model} {' '.join(words)} --out {_folder(key, name)}"
+
+
+def _folder(key: tuple[str, ...], name: str) -> str:
+    model, phase, state = key
+    return "-".join([f"runs/{name}", model, phase, *([state] if state != "float32" else [])])

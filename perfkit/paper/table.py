@@ -34,7 +34,9 @@ def compare_table(table: PaperTable, rows: Rows) -> list[Compared]:
     wanting = [cell for at, cell in enumerate(table.cells) if found[at] is None and _absent(cell) is None]
     commands = missing_commands(table.name, wanting)
     items = [
-        compared(cell, found[at], None if found[at] else _absent(cell) or f"not measured; {commands[cell]} makes it")
+        compared(
+            cell, found[at], None if found[at] else _absent(cell) or f"not measured; {commands[cell]} makes it on a GPU"
+        )
         for at, cell in enumerate(table.cells)
     ]
     return sorted(items, key=lambda item: item.order)
