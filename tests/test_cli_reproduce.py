@@ -152,3 +152,34 @@ def test_counters_are_of_the_byte_model_as_it_is(run: Path) -> None:
 def test_trees_and_other_batches_are_no_rows_of_table_3() -> None:
     row = {"batch": 64, "tree": None}
     assert table3([row, {"batch": 256, "tree": "0,0"}], load_paper("table3")) == []
+
+
+def test_alone_it_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["reproduce"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["name", "what", "it", "is", "published", "of"]
+    assert {"fig1", "fig4", "fig11", "table3", "table7", "capacity"} <= {line.split()[0] for line in lines}
+    assert app.run(["reproduce", "--json"]) == 0
+    assert {"name": "fig4", "published": 3, "cells": 7}.items() <= json.loads(capsys.readouterr().out)[3].items()
+
+
+def test_a_bad_name_is_one_line_with_the_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["reproduce", "fig99"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert "'fig99': is not among the published figures (allowed: fig1, fig2" in captured.err
+
+
+def test_a_run_of_a_sweep_takes_the_place_of_what_ships(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from reportdata import frame, write_run
+
+    rows = frame("measured").assign(model="nemotron-3-super-120b-a12b", gpu="h200-sxm")
+    folder = write_run(tmp_path / "sweep", rows)
+    assert app.run(["reproduce", "fig9", str(folder), "--json"]) == 0
+    ours = [cell["ours"] for cell in json.loads(capsys.readouterr().out)["cells"] if cell["ours"]]
+    assert ours and {(one["kind"], one["run"]) for one in ours} == {("measured", str(folder))}
+    assert app.run(["reproduce", "fig9", str(run)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
