@@ -270,7 +270,15 @@ def test_a_strategy_without_kernels_has_the_papers_counts(monkeypatch: pytest.Mo
     for accepted, steps in (("1", 13), ("T-1", 5), ("T", 4)):  # L = 16: a flush every floor(12 / a) + 1 steps
         replay = by_method(command.collect("nemotron-super", draft_len=4, accepted=accepted))["replay"]
         assert replay["state_writes"] == pytest.approx(1 / steps)
-    assert command.collect("qwen3.5-4b", draft_len=4)["methods"] == []  # the table is about Mamba-2
+    delta = command.collect("qwen3.5-4b", draft_len=4)["methods"]  # the table is about Mamba-2
+    assert delta and all(row["reason"] and not row["registered"] for row in delta)
+
+
+def test_a_strategy_that_is_none_for_the_family_has_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["traffic", "--model", "qwen3.5-122b", "--draft", "4"]) == 0
+    said = dict(line.split(": ", 1) for line in capsys.readouterr().err.splitlines() if ": " in line)
+    assert {"joint_attainment", "stree", "stree_released"} <= set(said)
+    assert "by the state before it" in said["stree"]
 
 
 def test_a_tree(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,9 +35,13 @@ def method_steps(method: Method, template: Case) -> tuple[Step, Step]:
 
 def method_rows(methods: Sequence[Method], template: Case) -> list[dict[str, Any]]:
     """Return a row for each method in the order of App. A.1; of verify also for those that have no kernels here."""
+    from perfkit.registry import absent
     from perfkit.roofline import STATE_TRAFFIC
 
     rows = {method.key: _row(method, template) for method in methods}
+    for item in absent(template.shape.family, template.phase):
+        rows.setdefault(item.key, {"method": item.key, "phase": item.phase, "source": item.source,
+                                   "reason": item.reason, "registered": False})  # fmt: skip
     if template.shape.family == "mamba2" and template.phase == "verify":
         for key, counts in STATE_TRAFFIC.items():
             if key != "conventional" and key not in rows:
