@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,6 +28,22 @@ ModelOption = Annotated[
 ]
 GpuOption = Annotated[str | None, typer.Option("--gpu", metavar="KEY", help="A GPU's key (`perfkit list gpus`).")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+FlushPhaseOption = Annotated[
+    str | None, typer.Option("--flush-phase", metavar="aligned|staggered", help="Rows flush together, or spread.")
+]
+StateDtypeOption = Annotated[
+    str | None, typer.Option("--state-dtype", metavar="LIST", help="fp32, fp16, bf16; default: the model's.")
+]
+OutOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Run folder, new or empty.")]
+ResumeOption = Annotated[
+    Path | None, typer.Option("--resume", metavar="DIR", help="Go on with a run; takes everything from it.")
+]
+TimeoutOption = Annotated[
+    float | None, typer.Option("--timeout", metavar="S", help="Seconds a case may take. Default: 300.")
+]
+MaxTimeOption = Annotated[
+    float | None, typer.Option("--max-time", metavar="S", help="Stop after S seconds; exit 124, resumable.")
+]
 
 
 def check_seed(seed: int) -> int:
@@ -155,3 +171,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title:
         table.add_row(*(Text(cell(value)) for value in row))
     console.width = max(console.width, sum(widths) + 2 * len(widths))
     console.print(table)
+
+
+def check_limits(timeout: float | None, max_time: float | None) -> None:
+    """Refuse a limit that leaves no time.
+
+    Raises:
+        InputError: one of them is not above 0, or not finite.
+    """
+    for flag, number in (("--timeout", timeout), ("--max-time", max_time)):
+        if number is not None and not 0 < number < float("inf"):
+            raise InputError("must be above 0", field=flag, value=number)

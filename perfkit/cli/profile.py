@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from perfkit.cli.common import JsonOption, ModelOption, check_seed
+from perfkit.cli.common import (
+    FlushPhaseOption,
+    JsonOption,
+    MaxTimeOption,
+    ModelOption,
+    OutOption,
+    ResumeOption,
+    StateDtypeOption,
+    TimeoutOption,
+    check_limits,
+    check_seed,
+)
 
 
 def profile(
@@ -35,13 +46,9 @@ def profile(
     tree: Annotated[
         list[str] | None, typer.Option("--tree", metavar="PARENTS", help="Draft tree, as of sweep.")
     ] = None,
-    flush_phase: Annotated[
-        str | None, typer.Option("--flush-phase", metavar="aligned|staggered", help="Rows flush together, or spread.")
-    ] = None,
+    flush_phase: FlushPhaseOption = None,
     input_dtype: Annotated[str | None, typer.Option("--input-dtype", metavar="LIST", help="Default: bfloat16.")] = None,
-    state_dtype: Annotated[
-        str | None, typer.Option("--state-dtype", metavar="LIST", help="fp32, fp16, bf16; default: the model's.")
-    ] = None,
+    state_dtype: StateDtypeOption = None,
     config: Annotated[
         str | None,
         typer.Option(
@@ -63,19 +70,13 @@ def profile(
         str | None,
         typer.Option("--ncu", metavar="PATH", help="Nsight Compute. Default: from PATH or its usual places."),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Run folder, new or empty.")] = None,
-    resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="DIR", help="Go on with a run; takes everything from it.")
-    ] = None,
+    out: OutOption = None,
+    resume: ResumeOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be counted, and the ncu command lines.")
     ] = False,
-    timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="S", help="Seconds a case may take. Default: 300.")
-    ] = None,
-    max_time: Annotated[
-        float | None, typer.Option("--max-time", metavar="S", help="Stop after S seconds; exit 124, resumable.")
-    ] = None,
+    timeout: TimeoutOption = None,
+    max_time: MaxTimeOption = None,
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Of inputs. Default: 0.")] = None,
     json: JsonOption = False,
 ) -> int:
@@ -101,11 +102,8 @@ def profile(
         perfkit profile --resume runs/20260102T030405Z-nemotron-super-h200-counters
     """
     from perfkit.cli import profile_run
-    from perfkit.errors import InputError
 
-    for flag, number in (("--timeout", timeout), ("--max-time", max_time)):
-        if number is not None and not 0 < number < float("inf"):
-            raise InputError("must be above 0", field=flag, value=number)
+    check_limits(timeout, max_time)
     axes = {
         "--model": model, "--method": method, "--batch": batch, "--window": window, "--draft": draft,
         "--accepted": accepted, "--tree": tree or None, "--flush-phase": flush_phase, "--input-dtype": input_dtype,

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from perfkit.cli.common import JsonOption, ModelOption, check_seed
+from perfkit.cli.common import (
+    FlushPhaseOption,
+    JsonOption,
+    MaxTimeOption,
+    ModelOption,
+    OutOption,
+    ResumeOption,
+    StateDtypeOption,
+    TimeoutOption,
+    check_limits,
+    check_seed,
+)
 
 _DRAFT_HELP = "T, positions per step; 1 is decode, --draft 4 an engine's 3 speculative tokens."
 _ACCEPTED_HELP = (
@@ -32,22 +42,16 @@ def sweep(
     window: Annotated[str | None, typer.Option("--window", metavar="LIST", help="L, in committed tokens.")] = None,
     draft: Annotated[str | None, typer.Option("--draft", metavar="LIST", help=_DRAFT_HELP)] = None,
     accepted: Annotated[str | None, typer.Option("--accepted", metavar="LIST", help=_ACCEPTED_HELP)] = None,
-    flush_phase: Annotated[
-        str | None, typer.Option("--flush-phase", metavar="aligned|staggered", help="Rows flush together, or spread.")
-    ] = None,
+    flush_phase: FlushPhaseOption = None,
     tree: Annotated[list[str] | None, typer.Option("--tree", metavar="PARENTS", help=_TREE_HELP)] = None,
     input_dtype: Annotated[str | None, typer.Option("--input-dtype", metavar="LIST", help="bf16, fp16, fp32.")] = None,
-    state_dtype: Annotated[
-        str | None, typer.Option("--state-dtype", metavar="LIST", help="fp32, fp16, bf16; default: the model's.")
-    ] = None,
+    state_dtype: StateDtypeOption = None,
     read_dtype: Annotated[
         str | None, typer.Option("--read-dtype", metavar="DTYPE", help="Dtype of the checkpoint that is read.")
     ] = None,
     layers: Annotated[int | None, typer.Option("--layers", metavar="N", help="Layers whose states take turns.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Run folder, new or empty.")] = None,
-    resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="DIR", help="Go on with a run; takes everything from it.")
-    ] = None,
+    out: OutOption = None,
+    resume: ResumeOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and its memory.")] = False,
     self_check: Annotated[
         bool,
@@ -55,12 +59,8 @@ def sweep(
             "--self-check", help="Time the control as two cases, A and B, beside each group's own A/A series."
         ),
     ] = False,
-    timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="S", help="Seconds a case may take. Default: 300.")
-    ] = None,
-    max_time: Annotated[
-        float | None, typer.Option("--max-time", metavar="S", help="Stop after S seconds; exit 124, resumable.")
-    ] = None,
+    timeout: TimeoutOption = None,
+    max_time: MaxTimeOption = None,
     seed: Annotated[
         int | None, typer.Option("--seed", metavar="N", help="Of inputs and resampling. Default: 0.")
     ] = None,
@@ -94,9 +94,7 @@ def sweep(
     from perfkit.ranges import listening, mark
     from perfkit.trace import Trace
 
-    for flag, number in (("--timeout", timeout), ("--max-time", max_time)):
-        if number is not None and not 0 < number < float("inf"):
-            raise InputError("must be above 0", field=flag, value=number)
+    check_limits(timeout, max_time)
     if resume is not None:
         given = {
             "--model": model, "--gpu": None if gpu == "auto" else gpu, "--preset": preset, "--method": method,
