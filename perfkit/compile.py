@@ -14,8 +14,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -84,17 +83,37 @@ def compile_launch(launch: Launch, target_cc: int, *, assembly: bool = False) ->
     return replace(found, config=item.config)
 
 
-def shipped_launch(missing: set[str], launch: Launch, target_cc: int) -> Compiled | None:
-    """Return what ships for a launch and compile nothing; what does not ship is added to ``missing`` by its key.
+@dataclass(frozen=True, slots=True)
+class Finder:
+    """Compiles launches, or only looks up what ships, and remembers what it was asked for.
 
-    Raises:
-        DeviceError, InputError: as :func:`compile_launch`.
+    Attributes:
+        compiles: whether what does not ship is compiled.
+        found: by key.
+        missing: keys of what does not ship and was not compiled.
     """
-    item = _specialize(launch, target_cc)
-    found = shipped(triton.__version__).get(item.key)
-    if found is None:
-        missing.add(item.key)
-    return found
+
+    compiles: bool
+    found: dict[str, Compiled] = field(default_factory=dict)
+    missing: set[str] = field(default_factory=set)
+
+    def __call__(self, launch: Launch, target_cc: int) -> Compiled | None:
+        """Return what a launch compiles to, or None.
+
+        Raises:
+            DeviceError, InputError: as :func:`compile_launch`.
+        """
+        if self.compiles:
+            made = compile_launch(launch, target_cc)
+        else:
+            item = _specialize(launch, target_cc)
+            known = shipped(triton.__version__).get(item.key)
+            if known is None:
+                self.missing.add(item.key)
+                return None
+            made = known
+        self.found[made.key] = made
+        return made
 
 
 def _specialize(launch: Launch, target_cc: int) -> Specialized:
@@ -177,13 +196,14 @@ def compile_case(
 def run_group(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -> None:
     """Answer a worker's compile request: ``cases``, ``targets``, ``configs`` (default, all, or usable if left out).
 
-    With ``"compile": false`` only what ships is looked up, and the row has the keys of all else as ``missing``.
+    With ``"compile": false`` only what ships is looked up.
 
     Usable is, on each target, the first configuration that spills nothing there, as the tuner chooses among those; the
     default where all of them spill.
 
     Each case's row has ``compiled`` (one entry per kernel, configuration and target), ``registers`` and
-    ``launch_config`` (the default configuration; registers of the largest kernel over all targets).
+    ``launch_config`` (the default configuration; registers of the largest kernel over all targets), ``passed_over``
+    (kernels of configurations that were not usable) and ``missing`` (keys of what does not ship and was not compiled).
     """
     from perfkit.registry import get_method
 
@@ -199,15 +219,15 @@ def run_group(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]
             if why is not None:
                 event |= {"status": "skipped", "reason": why}
             else:
-                configs, missing = method.configs(case), set[str]()
-                find = compile_launch if request.get("compile", True) else partial(shipped_launch, missing)
+                configs, find = method.configs(case), Finder(bool(request.get("compile", True)))
                 found = _compiled(case, method, targets, str(request.get("configs") or "usable"), find)
                 event["row"] = {
                     "launch_config": str(configs[0]),
                     "registers": max((item.registers for items in found.values() for item in items), default=None),
                     "compiled": [{**item.row(), "launch_config": str(config)} for config, items in found.items()
                                  for item in items],
-                    "missing": sorted(missing),
+                    "passed_over": [find.found[key].row() for key in find.found.keys() - _keys(found)],
+                    "missing": sorted(find.missing),
                 }  # fmt: skip
         except PerfkitError as error:
             event |= {"status": "error", "reason": str(error)}
@@ -237,6 +257,10 @@ def _compiled(
                 break
         found.setdefault(config, []).extend(made)
     return found
+
+
+def _keys(found: Mapping[Config, Sequence[Compiled]]) -> set[str]:
+    return {item.key for items in found.values() for item in items}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

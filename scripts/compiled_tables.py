@@ -68,7 +68,7 @@ def gather(
             child.kill()
         progress.close()
     rows = [Compiled(**{name: value for name, value in item.items() if name != "launch_config"})
-            for answer in answers for item in answer["compiled"]]  # fmt: skip
+            for answer in answers for item in (*answer["compiled"], *answer["passed_over"])]  # fmt: skip
     return version, {row.key: row for row in rows}, {key for answer in answers for key in answer["missing"]}
 
 
