@@ -50,6 +50,7 @@ def gather(
 
     def answer(asked: Asked) -> Mapping[str, Any]:
         child = idle.get()
+        progress.phase(asked.name, "compile", 0, 0)
         try:
             found = ask(child, asked, **more)
             progress.case_done(asked.name, "ok", {"text": f"{len(found)} cases"}, None)
