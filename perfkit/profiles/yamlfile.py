@@ -2,29 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from perfkit.errors import InputError
-
-_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class _Loader(_Base):  # type: ignore[misc]
-    """The safe loader, which keeps the last of two equal keys without a word; this one refuses the second."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, Hashable):
-                if key in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key!r}", key_node.start_mark)
-                seen.add(key)
-        return super().construct_mapping(node, deep)
 
 
 def read_text(path: Path) -> str:
@@ -51,8 +32,12 @@ def parse_yaml(text: str, path: Path) -> dict[Any, Any]:
     Raises:
         InputError: malformed YAML (with the line), a duplicate key, or something else than a mapping.
     """
+    import yaml  # here: arithmetic on profiles, which needs none, imports this module too
+
+    from perfkit.profiles.yamlloader import Loader
+
     try:
-        data = yaml.load(text, _Loader)
+        data = yaml.load(text, Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}" if mark else None
