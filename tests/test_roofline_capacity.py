@@ -188,10 +188,25 @@ def test_allocations_hold_what_is_kept_and_grow(draft: int, extra: int, context:
     window = draft + extra
     memory = request_memory(model, "replay", context=context, draft_len=draft, window=window, engine=engine)
     assert memory.padding >= 0
+    later = request_memory(model, "replay", context=context + 1, draft_len=draft, window=window, engine=engine)
+    assert later.total >= memory.total
     more = request_memory(model, "replay", context=context + 1, draft_len=draft, window=window + 1, engine=engine)
-    assert more.total >= memory.total
+    assert more.total - more.padding >= memory.total - memory.padding
+    if engine == "bytes" or more.page == memory.page:
+        assert more.total >= memory.total
     snapshots = request_memory(model, "snapshot", context=context, draft_len=draft, engine=engine)
     assert snapshots.padding >= 0
+
+
+def test_larger_pages_can_take_less_in_all() -> None:
+    """A ring of twice the length makes larger pages, and 1,147 tokens fill one of them instead of two."""
+    model = load_model("qwen3.5-4b")
+    small, large = (request_memory(model, "replay", context=1146 + more, draft_len=1, window=16 + more, engine="vllm")
+                    for more in (0, 1))  # fmt: skip
+    assert (small.page_tokens, large.page_tokens) == (1145, 1242)
+    assert (small.blocks, large.blocks) == (5, 4)
+    assert large.page > small.page and large.total < small.total
+    assert large.total - large.padding > small.total - small.padding
 
 
 def test_requests_that_fit() -> None:
