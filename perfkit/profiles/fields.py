@@ -108,6 +108,44 @@ def refuse_unknown(data: Mapping[Any, Any], known: tuple[str, ...], file: str | 
                              allowed=known)  # fmt: skip
 
 
+def mapping(data: Any, file: str | Path | None, field: str, known: tuple[str, ...] | None = None) -> Mapping[Any, Any]:
+    """Return a mapping; ``known`` are the fields that it may have, for the message.
+
+    Raises:
+        InputError: it is none.
+    """
+    if not isinstance(data, Mapping):
+        raise InputError("must be a mapping", file=file, field=field, allowed=known)
+    return data
+
+
+def entry(
+    data: Any, known: tuple[str, ...], file: str | Path | None, where: str, needed: tuple[str, ...] | None = None
+) -> Mapping[str, Any]:
+    """Return a mapping that has no other fields than ``known``, and those that are ``needed`` (default: all of them).
+
+    Raises:
+        InputError: it is none, or has an unknown field, or lacks one.
+    """
+    found = mapping(data, file, where, known)
+    refuse_unknown(found, known, file, f"{where}.")
+    for name in known if needed is None else needed:
+        if found.get(name) is None:
+            raise InputError("missing", file=file, field=f"{where}.{name}")
+    return found
+
+
+def items(value: Any, file: str | Path | None, field: str, what: str = "item") -> list[tuple[Any, str]]:
+    """Return the items of a list that is not empty, each with its name.
+
+    Raises:
+        InputError: it is no list, or empty.
+    """
+    if not isinstance(value, list) or not value:
+        raise InputError(f"must be a list of at least one {what}", file=file, field=field)
+    return [(item, f"{field}[{index}]") for index, item in enumerate(value)]
+
+
 def convert(value: Any, rule: Rule, *, file: str | Path | None, field: str) -> Any:
     """Return ``value`` as ``rule`` wants it.
 

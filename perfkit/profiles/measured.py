@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from perfkit.errors import InputError
-from perfkit.profiles.fields import number, plain_text, positive, refuse_unknown, whole
+from perfkit.profiles.fields import entry, items, number, plain_text, positive, refuse_unknown, whole
 from perfkit.profiles.yamlfile import read_text, read_yaml
 
 MEASURED = Path(__file__).parent / "measured"
@@ -91,7 +91,7 @@ def load_efficiency(directory: Path | None = None) -> list[dict[str, Any]]:
         return []
     data = read_yaml(path)
     refuse_unknown(data, ("fits",), path, "")
-    fits = [_read_fit(item, path, where) for item, where in _items(data.get("fits"), path, "fits")]
+    fits = [_read_fit(item, path, where) for item, where in items(data.get("fits"), path, "fits")]
     seen: set[tuple[str, ...]] = set()
     for index, fit in enumerate(fits):
         key = tuple(fit[name] for name in _FIT_TEXTS[:4])
@@ -101,34 +101,16 @@ def load_efficiency(directory: Path | None = None) -> list[dict[str, Any]]:
     return fits
 
 
-def _items(value: Any, path: Path, field: str) -> list[tuple[Any, str]]:
-    """Return the items of a list that is not empty, each with its name."""
-    if not isinstance(value, list) or not value:
-        raise InputError("must be a list of at least one item", file=path, field=field)
-    return [(item, f"{field}[{index}]") for index, item in enumerate(value)]
-
-
-def _fields(data: Any, known: tuple[str, ...], path: Path, where: str) -> Mapping[str, Any]:
-    """Return a mapping that has these fields and no others."""
-    if not isinstance(data, Mapping):
-        raise InputError("must be a mapping", file=path, field=where, allowed=known)
-    refuse_unknown(data, known, path, f"{where}.")
-    for name in known:
-        if data.get(name) is None:
-            raise InputError("missing", file=path, field=f"{where}.{name}")
-    return data
-
-
 def _read_fit(item: Any, path: Path, where: str) -> dict[str, Any]:
-    data = _fields(item, _FIT, path, where)
+    data = entry(item, _FIT, path, where)
     fit: dict[str, Any] = {name: plain_text(data[name], path, f"{where}.{name}") for name in _FIT_TEXTS}
     for name in ("sources", "models"):
-        fit[name] = [plain_text(one, path, at) for one, at in _items(data[name], path, f"{where}.{name}")]
+        fit[name] = [plain_text(one, path, at) for one, at in items(data[name], path, f"{where}.{name}")]
     fit["n"] = whole(data["n"], file=path, field=f"{where}.n", minimum=1)
     for name in ("batches", "windows"):
         values = data[name] if name == "windows" and data[name] == [] else None
-        items = [] if values == [] else _items(data[name], path, f"{where}.{name}")
-        fit[name] = [whole(one, file=path, field=at, minimum=1) for one, at in items]
+        listed = [] if values == [] else items(data[name], path, f"{where}.{name}")
+        fit[name] = [whole(one, file=path, field=at, minimum=1) for one, at in listed]
     parameters = data["parameters"]
     if not isinstance(parameters, Mapping) or not parameters:
         raise InputError("must be a mapping", file=path, field=f"{where}.parameters", allowed=tuple(_LIMITS))
@@ -136,13 +118,13 @@ def _read_fit(item: Any, path: Path, where: str) -> dict[str, Any]:
     fit["parameters"] = {name: _read_parameter(name, one, path, f"{where}.parameters.{name}")
                          for name, one in parameters.items()}  # fmt: skip
     fit |= {name: positive(data[name], path, f"{where}.{name}") for name in _FIT_NUMBERS}
-    left_out = data["left_out"] if data["left_out"] == [] else _items(data["left_out"], path, f"{where}.left_out")
+    left_out = data["left_out"] if data["left_out"] == [] else items(data["left_out"], path, f"{where}.left_out")
     fit["left_out"] = [_read_left_out(one, path, at) for one, at in left_out]
     return fit
 
 
 def _read_parameter(name: str, item: Any, path: Path, where: str) -> dict[str, float]:
-    data = _fields(item, ("value", "lo", "hi"), path, where)
+    data = entry(item, ("value", "lo", "hi"), path, where)
     read = {end: float(number(data[end], file=path, field=f"{where}.{end}")) for end in data}
     if not read["lo"] <= read["value"] <= read["hi"]:
         raise InputError("must lie between lo and hi", file=path, field=where, value=read["value"])
@@ -152,7 +134,7 @@ def _read_parameter(name: str, item: Any, path: Path, where: str) -> dict[str, f
 
 
 def _read_left_out(item: Any, path: Path, where: str) -> dict[str, Any]:
-    data = _fields(item, _LEFT_OUT, path, where)
+    data = entry(item, _LEFT_OUT, path, where)
     numbers = {name: float(number(data[name], file=path, field=f"{where}.{name}", minimum=_NEGATIVE))
                for name in _LEFT_OUT[1:]}  # fmt: skip
     return {"model": plain_text(data["model"], path, f"{where}.model"), **numbers}

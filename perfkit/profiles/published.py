@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from perfkit.errors import InputError
-from perfkit.profiles.fields import number, plain_text, refuse_unknown, whole
+from perfkit.profiles.fields import items, mapping, number, plain_text, refuse_unknown, whole
 from perfkit.profiles.yamlfile import read_yaml
 from perfkit.shape import dtype_name
 
@@ -188,27 +188,13 @@ def load_paper(name: str, directory: Path | None = None) -> PaperTable:
     data = read_yaml(path)
     refuse_unknown(data, _FILE, path, "")
     title = plain_text(data.get("title"), path, "title")
-    shared = _mapping(data.get("all", {}), path, "all")
+    shared = mapping(data.get("all", {}), path, "all")
     cells = []
-    for at, group in enumerate(_list(data.get("groups"), path, "groups")):
-        fields = dict(_mapping(group, path, f"groups[{at}]"))
-        items = _list(fields.pop("cells", None), path, f"groups[{at}].cells")
-        for place, item in enumerate(items):
-            where = f"groups[{at}].cells[{place}]"
-            cells.append(_cell({**shared, **fields, **_mapping(item, path, where)}, path, where))
+    for group, at in items(data.get("groups"), path, "groups", "group"):
+        fields = dict(mapping(group, path, at))
+        for item, where in items(fields.pop("cells", None), path, f"{at}.cells", "cell"):
+            cells.append(_cell({**shared, **fields, **mapping(item, path, where)}, path, where))
     return PaperTable(name, title, tuple(cells))
-
-
-def _mapping(data: Any, path: Path, field: str) -> Mapping[str, Any]:
-    if not isinstance(data, Mapping):
-        raise InputError("must be a mapping", file=path, field=field)
-    return data
-
-
-def _list(data: Any, path: Path, field: str) -> Sequence[Any]:
-    if not isinstance(data, list) or not data:
-        raise InputError("must be a list of at least one", file=path, field=field)
-    return data
 
 
 def _cell(data: Mapping[str, Any], path: Path, where: str) -> PaperCell:

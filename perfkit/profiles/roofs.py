@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from perfkit.errors import InputError
-from perfkit.profiles.fields import number, plain_text, positive, refuse_unknown, text, whole
+from perfkit.profiles.fields import entry, items, number, plain_text, positive, refuse_unknown, text, whole
 from perfkit.profiles.loader import file_stamp
 from perfkit.profiles.measured import MEASURED
 from perfkit.profiles.yamlfile import read_yaml
@@ -112,27 +112,22 @@ def _read(path: Path, stamp: object) -> dict[str, Any]:
     roofs |= {name: _optional(data.get(name), positive, path, name) for name in _NUMBERS}
     roofs |= {name: _optional(data.get(name), _whole, path, name) for name in _COUNTS}
     roofs["spread"] = _optional(data.get("spread"), _share, path, "spread")
-    roofs["points"] = _items(data.get("points"), _read_point, path, "points")
+    roofs["points"] = [_read_point(one, path, at) for one, at in items(data.get("points"), path, "points", "point")]
     for name, read in (("l2", _read_l2), ("rates", _read_rate)):
-        roofs[name] = _items(data[name], read, path, name) if data.get(name) else []
+        listed = items(data[name], path, name, "point") if data.get(name) else []
+        roofs[name] = [read(one, path, at) for one, at in listed]
     return roofs
-
-
-def _items(value: Any, read: Callable[[Any, Path, str], Any], path: Path, field: str) -> list[Any]:
-    if not isinstance(value, list) or not value:
-        raise InputError("must be a list of at least one point", file=path, field=field)
-    return [read(item, path, f"{field}[{index}]") for index, item in enumerate(value)]
 
 
 def _read_point(point: Any, path: Path, where: str) -> dict[str, Any]:
     known = ("kind", *_POINT)
-    data = _fields(point, known, known[:3], path, where)
+    data = entry(point, known, path, where, needed=known[:3])
     kind = text(data["kind"], file=path, field=f"{where}.kind", allowed=ROOF_KINDS)
     return {"kind": kind, **_bandwidth(data, path, where)}
 
 
 def _read_l2(point: Any, path: Path, where: str) -> dict[str, Any]:
-    return _bandwidth(_fields(point, _POINT, _POINT[:2], path, where), path, where)
+    return _bandwidth(entry(point, _POINT, path, where, needed=_POINT[:2]), path, where)
 
 
 def _bandwidth(data: Mapping[str, Any], path: Path, where: str) -> dict[str, Any]:
@@ -146,23 +141,13 @@ def _bandwidth(data: Mapping[str, Any], path: Path, where: str) -> dict[str, Any
 
 
 def _read_rate(item: Any, path: Path, where: str) -> dict[str, Any]:
-    data = _fields(item, _RATE, _RATE[:2], path, where)
+    data = entry(item, _RATE, path, where, needed=_RATE[:2])
     result: dict[str, Any] = {"kind": text(data["kind"], file=path, field=f"{where}.kind", allowed=RATE_KINDS)}
     numbers = ("tflops", "lo", "hi", "sm_clock_mhz", "power_w")
     result |= {name: _optional(data.get(name), positive, path, f"{where}.{name}") for name in numbers}
     result["size"] = _optional(data.get("size"), _whole, path, f"{where}.size")
     result["capped"] = _optional(data.get("capped"), _share, path, f"{where}.capped")
     return _ordered(result, "tflops", path, where)
-
-
-def _fields(item: Any, known: tuple[str, ...], needed: tuple[str, ...], path: Path, where: str) -> Mapping[str, Any]:
-    if not isinstance(item, Mapping):
-        raise InputError("must be a mapping", file=path, field=where, allowed=known)
-    refuse_unknown(item, known, path, f"{where}.")
-    for name in needed:
-        if item.get(name) is None:
-            raise InputError("missing", file=path, field=f"{where}.{name}")
-    return item
 
 
 def _ordered(result: dict[str, Any], name: str, path: Path, where: str) -> dict[str, Any]:
