@@ -15,7 +15,7 @@ from typing import Any
 from perfkit import results
 from perfkit.cases import Group, build_groups, case_memory, label, parse_ints, parse_spec
 from perfkit.cli.common import print_json, print_table, say
-from perfkit.cli.sweep_plan import choose_gpu, usable_gpu
+from perfkit.cli.sweep_plan import check_gpu, choose_gpu
 from perfkit.errors import DeviceError, ExitCode, InputError, worst
 from perfkit.method import Case, Config
 from perfkit.nsight import table
@@ -221,11 +221,7 @@ def resume(run_dir: Path, ncu: str | None, *, max_time: float | None, as_json: b
     """
     sweep, manifest = from_manifest(run_dir, "profile")
     results.Journal(run_dir / "cases.jsonl").read()  # a damaged journal is refused before anything changes
-    if sweep.worker_mode == "cuda":
-        here, _ = usable_gpu()
-        if here is None or here.get("uuid") != sweep.gpu.get("uuid"):
-            raise InputError(f"was counted on {sweep.gpu.get('uuid')}; here is {here and here.get('uuid')}",
-                             file=run_dir / "manifest.json", field="gpu.uuid")  # fmt: skip
+    check_gpu(sweep, run_dir, "counted")
     manifest = {**manifest, "resumed": results.utc_now(), "ended": None}
     tool = open_tool(ncu)
     with _holding(sweep):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from perfkit.cases import build_groups, case_memory, fit_memory, label, parse_spec
@@ -72,6 +73,26 @@ def choose_gpu(gpu: str) -> tuple[str, str, dict[str, Any], list[str]]:
         what = f"this machine has {here['name']}" if here is not None else "there is no usable GPU here"
         note = f"{what}: predicting for {profile.name}"
     return "predict", "interpret", {"key": profile.key, "name": profile.name}, [note]
+
+
+def check_gpu(plan: Sweep, run_dir: Path, done: str) -> list[str]:
+    """Return what there is to say of this machine's GPU, on which a run is to go on; [] if it needs none.
+
+    Args:
+        plan: of the run.
+        run_dir: its folder.
+        done: what was done there, for the message: measured, counted.
+
+    Raises:
+        InputError: a GPU other than the one that the run began on.
+    """
+    if plan.worker_mode != "cuda":
+        return []
+    here, notes = usable_gpu()
+    if here is None or here.get("uuid") != plan.gpu.get("uuid"):
+        raise InputError(f"was {done} on {plan.gpu.get('uuid')}; here is {here and here.get('uuid')}",
+                         file=run_dir / "manifest.json", field="gpu.uuid")  # fmt: skip
+    return notes
 
 
 def make_sweep(

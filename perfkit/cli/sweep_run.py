@@ -11,7 +11,7 @@ from typing import Any
 
 from perfkit import results
 from perfkit.cli.common import print_json, say
-from perfkit.cli.sweep_plan import usable_gpu
+from perfkit.cli.sweep_plan import check_gpu
 from perfkit.errors import DeviceError, InputError, PerfkitError, WriteError
 from perfkit.progress import Progress, make_progress
 from perfkit.ranges import mark
@@ -57,13 +57,8 @@ def resume(run_dir: Path, events: Trace, *, max_time: float | None, as_json: boo
     with mark("plan"):
         plan, manifest = from_manifest(run_dir)
         results.Journal(run_dir / "cases.jsonl").read()  # a damaged journal is refused before anything changes
-    if plan.worker_mode == "cuda":
-        here, notes = usable_gpu()
-        if here is None or here.get("uuid") != plan.gpu.get("uuid"):
-            raise InputError(f"was measured on {plan.gpu.get('uuid')}; here is {here and here.get('uuid')}",
-                             file=run_dir / "manifest.json", field="gpu.uuid")  # fmt: skip
-        for note in notes:
-            say(note)
+    for note in check_gpu(plan, run_dir, "measured"):
+        say(note)
     manifest = {**manifest, "resumed": results.utc_now(), "ended": None}
     with _holding(plan):
         return _run(plan, manifest, run_dir, events, max_time, as_json)
