@@ -43,7 +43,7 @@ def roofline(
     """Measure this GPU's roofs, or show those that are known of a GPU.
 
     Bandwidth of reads, writes, copies, updates in place and mixes over the bytes moved, bandwidth of L2, rates of
-    matrix products, costs of launches and graphs: about a minute. They are saved for this user, and every later
+    matrix products, costs of launches and graphs. They are saved for this user, and every later
     command goes by them: $PERFKIT_ROOFS, else perfkit/roofs under $XDG_DATA_HOME or ~/.local/share. Datasheet values
     stay apart, and stand in where nothing was measured.
 
