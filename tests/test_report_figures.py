@@ -170,3 +170,19 @@ def test_log_axis_ticks_lie_on_the_axis() -> None:
     axis = figures.batch_time(frame()).layout.yaxis
     low, high = axis.range
     assert all(low <= math.log10(tick) <= high for tick in axis.tickvals) and len(axis.tickvals) >= 4
+
+
+def test_a_figure_without_data_names_a_command_that_adds_it() -> None:
+    for name, build in figures.FIGURES:
+        assert build(frame()).layout.meta["add"] is None, name
+        lacking = build(frame("empty").assign(status=[]))
+        assert lacking.data == () and lacking.layout.meta["add"].startswith("perfkit "), name
+    hostile = figures.window_sweep(frame("hostile").query("window != 16 and window != 8 and method != 'replay'"))
+    assert hostile.layout.meta["add"] == "perfkit sweep --model '<script>alert(1)</script>' --window 8,16,32"
+
+
+def test_a_command_keeps_the_kind_of_step() -> None:
+    verify = pd.DataFrame(rows("measured", windows=(), phase="verify", draft_len=4))
+    assert figures.window_sweep(verify).layout.meta["add"].endswith(" --draft 4 --window 8,16,32")
+    trees = verify.assign(tree="0,0,1")
+    assert figures.window_sweep(trees).layout.meta["add"].endswith(" --tree 0,0,1 --window 8,16,32")

@@ -6,6 +6,7 @@ Measured is a filled marker with its interval, recorded a hollow marker with its
 from __future__ import annotations
 
 import math
+import shlex
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ def new_figure(title: str, caption: str) -> go.Figure:
     wrapped = "<br>".join(plot_text(line) for line in textwrap.wrap(title, 96))
     figure.update_layout(
         template="none",
-        meta={"title": title, "caption": caption},
+        meta={"title": title, "caption": caption, "add": None},
         title={"text": wrapped, "x": 0, "xanchor": "left", "xref": "paper", "y": 1, "yref": "container",
                "yanchor": "top", "pad": {"t": 14}, "font": {"size": 16}},
         margin=MARGIN,
@@ -229,8 +230,23 @@ def is_faint(line: Series, best: float | None) -> bool:
     return line.method not in BASELINES and best is not None and not is_missing(line.window) and line.window != best
 
 
-def empty(figure: go.Figure, text: str) -> go.Figure:
-    """Write on a figure why it shows nothing."""
+def sweep_command(data: pd.DataFrame, *options: str) -> str:
+    """Return the sweep of the rows' model and kind of step, with some options more."""
+    model = next((value for value in data["model"] if value is not None), "KEY")
+    words = ["perfkit sweep --model", shlex.quote(model)]
+    named = " ".join(options)
+    tree = next((value for value in data["tree"] if value is not None), None)
+    drafts = sorted({round(value) for value in data["draft_len"].dropna() if value > 1})
+    if tree is not None:
+        words.append(f"--tree {shlex.quote(tree)}")
+    elif drafts and "--draft" not in named and "--preset" not in named:
+        words.append(f"--draft {','.join(map(str, drafts))}")
+    return " ".join([*words, *options])
+
+
+def empty(figure: go.Figure, text: str, add: str | None = None) -> go.Figure:
+    """Write on a figure why it shows nothing; ``add`` is the command that adds what it lacks."""
+    figure.layout.meta = {**figure.layout.meta, "add": add}
     figure.add_annotation(text=plot_text(text), x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False,
                           font={"color": theme.MUTED[0], "size": 14})  # fmt: skip
     figure.update_xaxes(visible=False)

@@ -28,7 +28,7 @@ def batch_roof(frame: pd.DataFrame) -> go.Figure:
     )
     timed = base.highlighted(select.series(usable, "roof_fraction"), best)
     if not predicted and not timed:
-        return base.empty(figure, "no case has a fraction of its roof")
+        return base.empty(figure, "no case has a fraction of its roof", base.sweep_command(data))
     ends: dict[str, base.EndLabel] = {}
     values = []
     for line in predicted:

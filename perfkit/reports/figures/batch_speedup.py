@@ -25,7 +25,7 @@ def batch_speedup(frame: pd.DataFrame) -> go.Figure:
     predicted = base.highlighted(select.series(others, "model_gain", ("predicted",)), said.window)
     timed = base.highlighted(select.series(others, "gain"), said.window)
     if not predicted and not timed:
-        return base.empty(figure, "no case has a baseline to compare it with")
+        return base.empty(figure, "no case has a baseline to compare it with", base.sweep_command(data))
     values = [1.0]
     ends: dict[str, base.EndLabel] = {}
     for line in predicted:

@@ -24,7 +24,7 @@ def batch_time(frame: pd.DataFrame) -> go.Figure:
     predicted = base.highlighted(select.series(data, "model_us", ("predicted",)), best)
     timed = base.highlighted(select.series(data, "us"), best)
     if not predicted and not timed:
-        return base.empty(figure, "no case has a time")
+        return base.empty(figure, "no case has a time", base.sweep_command(data))
     values: list[float] = []
     ends: dict[str, base.EndLabel] = {}
     for line in predicted:

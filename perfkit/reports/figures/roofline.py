@@ -38,7 +38,7 @@ def roofline(frame: pd.DataFrame) -> go.Figure:
     predicted = select.series(data, "model_tflops", ("predicted",))
     timed = select.series(data, "tflops")
     if not predicted and not timed:
-        return base.empty(figure, "no case has both a time and an intensity")
+        return base.empty(figure, "no case has both a time and an intensity", base.sweep_command(data))
     points: list[tuple[float, float]] = []
     edges: list[tuple[float, float]] = []  # where lines run
     named: set[str] = set()

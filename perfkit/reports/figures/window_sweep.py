@@ -34,7 +34,9 @@ def window_sweep(frame: pd.DataFrame, shape: Shape | None = None, batch: float |
     )
     figure = base.new_figure(findings.window_title(found), caption)
     if found is None:
-        return base.empty(figure, "run two windows or more to compare them")
+        return base.empty(
+            figure, "run two windows or more to compare them", base.sweep_command(data, "--window 8,16,32")
+        )
     here = data[data["batch"].eq(found.batch)]
     windowed = here[here["window"].notna()]
     values: list[float] = []
