@@ -38,11 +38,20 @@ def browser(executable: str) -> Iterator[Any]:
             started.close()
 
 
+SCROLL_THROUGH = """async () => {
+  for (const plot of document.querySelectorAll('.plot')) {
+    plot.scrollIntoView();
+    while (!plot.matches('.js-plotly-plot')) await new Promise(requestAnimationFrame);
+  }
+  scrollTo(0, 0);
+}"""
+
+
 @contextmanager
 def opened(
-    started: Any, path: Path, *, scheme: str = "light", width: int = 1200, height: int = 900
+    started: Any, path: Path, *, scheme: str = "light", width: int = 1200, height: int = 900, scroll: bool = True
 ) -> Iterator[Watched]:
-    """Open a report and wait until all its figures are drawn."""
+    """Open a report; ``scroll`` goes through it, so that all its figures are drawn and not only the near ones."""
     context = started.new_context(
         viewport={"width": width, "height": height}, color_scheme=scheme, accept_downloads=True
     )
@@ -60,6 +69,8 @@ def opened(
         page.on("request", note)
         page.goto(address)
         page.wait_for_selector("body[data-drawn]", timeout=20_000)
+        if scroll:
+            page.evaluate(SCROLL_THROUGH)
         yield seen
     finally:
         context.close()

@@ -30,6 +30,7 @@ _FIGURES = (
     ("window-sweep", figures.window_sweep),
     ("roofline", figures.roofline),
 )
+_SCRIPTS = ("page.js", "table.js", "figures.js")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ def render(runs: Sequence[Run]) -> str:
         "built": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "version": importlib.import_module("perfkit").__version__,
         "css": _asset("page.css"),
-        "script": _asset("page.js"),
+        "script": "\n".join(_asset(name) for name in _SCRIPTS),
         "plotly": importlib.import_module("plotly.offline").get_plotlyjs() if drawn else "",
         "figures_json": script_json(drawn),
         "table_json": script_json(table.table_data(frame)),
