@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+from contextlib import ExitStack
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from perfkit.reports import build_report
-from tests.browser import browser, opened
+from tests.browser import Watched, browser, opened
 from tests.reportdata import frame, rows, write_run
 
 pytestmark = pytest.mark.browser
@@ -32,50 +33,64 @@ def report(tmp_path_factory):
     return get
 
 
-COUNT = """() => {
-  const plots = [...document.querySelectorAll('.plot')];
-  return [plots.length, plots.filter((plot) => plot.querySelector('svg.main-svg .trace')).length];
-}"""
+#: True once every figure that was drawn has the width of its place and the colours of the scheme.
+SETTLED = """(background) => [...document.querySelectorAll('.js-plotly-plot')].every((plot) =>
+  plot.layout.width === plot.clientWidth && plot.querySelector('.main-svg').style.background === background)"""
+BACKGROUNDS = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 24, 30)"}
+
+
+@pytest.fixture(scope="module")
+def shown(started, report):
+    """A page of each kind is opened once; tests ask for a width and a scheme, and leave it as they found it."""
+    with ExitStack() as stack:
+        pages: dict[str, Watched] = {}
+
+        def get(kind: str, *, width: int = 1200, scheme: str = "light") -> Watched:
+            if kind not in pages:
+                pages[kind] = stack.enter_context(opened(started, report(kind), width=width, scheme=scheme))
+            page = pages[kind].page
+            page.emulate_media(color_scheme=scheme)
+            page.set_viewport_size({"width": width, "height": 900})
+            page.wait_for_function(SETTLED, arg=BACKGROUNDS[scheme])
+            return pages[kind]
+
+        yield get
 
 
 @pytest.mark.parametrize("kind", ["measured", "predicted", "mixed", "hostile"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_figure_draws_and_nothing_leaves_the_page(started, report, kind: str, scheme: str) -> None:
-    with opened(started, report(kind), scheme=scheme) as seen:
-        plots, drawn = seen.page.evaluate(COUNT)
-        assert plots == drawn == (4 if kind == "predicted" else 5)
-        assert seen.console == [] and seen.errors == [] and seen.requests == []
-        background = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
-        plot = seen.page.evaluate("document.querySelector('.plot .main-svg').style.background")
-        assert background == plot == ("rgb(20, 24, 30)" if scheme == "dark" else "rgb(255, 255, 255)")
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_every_figure_draws_and_nothing_leaves_the_page(shown, kind: str, scheme: str) -> None:
+    seen = shown(kind, scheme=scheme)
+    plots = seen.page.locator(".plot").count()
+    drawn = seen.page.evaluate(
+        "[...document.querySelectorAll('.plot')].filter((p) => p.querySelector('.main-svg .trace, .main-svg .table'))"
+        ".length"
+    )
+    assert plots == drawn >= 4
+    assert seen.console == [] and seen.errors == [] and seen.requests == []
+    assert seen.page.evaluate("getComputedStyle(document.body).backgroundColor") == BACKGROUNDS[scheme]
+    if kind == "measured":
+        colour = seen.page.evaluate("document.querySelector('#s0-w0-batch-time').data.at(-1).marker.color")
+        assert colour == {"light": "#0072b2", "dark": "#56b4e9"}[scheme]
 
 
 @pytest.mark.parametrize("kind", ["failed", "empty", "one"])
 def test_odd_runs_open_without_errors(started, report, kind: str) -> None:
-    with opened(started, report(kind)) as seen:
+    with opened(started, report(kind), width=360) as seen:
         assert seen.console == [] and seen.errors == [] and seen.requests == []
         assert seen.page.locator("#answer h2").count() == 1
-
-
-def test_plots_follow_the_scheme_while_the_page_is_open(started, report) -> None:
-    with opened(started, report("measured")) as seen:
-        colour = "document.querySelector('#s0-w0-batch-time').data.at(-1).marker.color"
-        light = seen.page.evaluate(colour)
-        seen.page.emulate_media(color_scheme="dark")
-        seen.page.wait_for_selector("body[data-drawn=dark]")
-        assert (light, seen.page.evaluate(colour)) == ("#0072b2", "#56b4e9")
-
-
-@pytest.mark.parametrize("kind", ["mixed", "sections", "hostile", "failed"])
-def test_no_sideways_scroll_on_a_phone(started, report, kind: str) -> None:
-    with opened(started, report(kind), width=360, height=740) as seen:
         assert seen.page.evaluate("document.documentElement.scrollWidth") == 360
-        seen.page.check("#all-columns")
-        assert seen.page.evaluate("document.documentElement.scrollWidth") == 360
-        wide = seen.page.evaluate(
-            "[...document.querySelectorAll('.plot')].filter(p => p.scrollWidth > p.clientWidth).length"
-        )
-        assert wide == 0
+
+
+@pytest.mark.parametrize("kind", ["measured", "mixed", "hostile"])
+def test_no_sideways_scroll_on_a_phone(shown, kind: str) -> None:
+    page = shown(kind, width=360).page
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    page.check("#all-columns")
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    page.uncheck("#all-columns")
+    wide = page.evaluate("[...document.querySelectorAll('.plot')].filter(p => p.scrollWidth > p.clientWidth).length")
+    assert wide == 0
 
 
 OVERLAPS = """() => {
@@ -94,10 +109,10 @@ OVERLAPS = """() => {
 
 
 @pytest.mark.parametrize(("kind", "width"), [("measured", 1200), ("mixed", 1200), ("measured", 800), ("mixed", 360)])
-def test_labels_do_not_overlap(started, report, kind: str, width: int) -> None:
-    with opened(started, report(kind), width=width) as seen:
-        assert seen.page.locator(".annotation-text-g").count() > 3
-        assert seen.page.evaluate(OVERLAPS) == []
+def test_labels_do_not_overlap(shown, kind: str, width: int) -> None:
+    page = shown(kind, width=width).page
+    assert page.locator(".annotation-text-g").count() > 3
+    assert page.evaluate(OVERLAPS) == []
 
 
 def column(page, name: str) -> list[str]:
@@ -109,41 +124,49 @@ def column(page, name: str) -> list[str]:
     )
 
 
-def test_table_sorts_and_filters(started, report) -> None:
-    with opened(started, report("measured")) as seen:
-        page = seen.page
-        assert page.locator("#shown").text_content() == "1–41 of 41 rows"
-        head = page.locator("#rows th button", has_text="time_us").first
-        head.click()
-        values = column(page, "time_us")
-        numbers = [float(value) for value in values if value]
-        assert numbers == sorted(numbers) and values[-1] == "" and len(numbers) == 40
-        page.keyboard.press("Enter")  # the header keeps the focus
-        values = column(page, "time_us")
-        numbers = [float(value) for value in values if value]
-        assert numbers == sorted(numbers, reverse=True) and values[-1] == ""
-        assert page.locator("th[aria-sort=descending]").count() == 1
-        page.fill("#search", "conventional 256")
-        assert column(page, "method") == ["conventional"] and column(page, "batch") == ["256"]
-        page.fill("#search", "")
-        page.select_option("select[data-column=status]", label="oom")
-        assert column(page, "reason") == ["needs 190 GB, 138 GB free"]
-        page.fill("#search", "no such word")
-        assert page.locator("#shown").text_content() == "no row matches"
-        assert seen.errors == []
+def test_table_sorts_and_filters(shown) -> None:
+    seen = shown("measured")
+    page = seen.page
+    assert page.locator("#shown").text_content() == "1–41 of 41 rows"
+    head = page.locator("#rows th button", has_text="time_us").first
+    head.click()
+    values = column(page, "time_us")
+    numbers = [float(value) for value in values if value]
+    assert numbers == sorted(numbers) and values[-1] == "" and len(numbers) == 40
+    page.keyboard.press("Enter")  # the header keeps the focus
+    values = column(page, "time_us")
+    numbers = [float(value) for value in values if value]
+    assert numbers == sorted(numbers, reverse=True) and values[-1] == ""
+    assert page.locator("th[aria-sort=descending]").count() == 1
+    page.fill("#search", "conventional 256")
+    assert column(page, "method") == ["conventional"] and column(page, "batch") == ["256"]
+    page.fill("#search", "")
+    page.select_option("select[data-column=status]", label="oom")
+    assert column(page, "reason") == ["needs 190 GB, 138 GB free"]
+    page.fill("#search", "no such word")
+    assert page.locator("#shown").text_content() == "no row matches"
+    page.fill("#search", "")
+    page.select_option("select[data-column=status]", label="all")
+    assert seen.errors == []
 
 
-def test_csv_holds_the_frame(started, report, tmp_path: Path) -> None:
-    with opened(started, report("measured")) as seen:
-        seen.page.fill("#search", "conventional")  # the CSV has all rows whatever is shown
-        with seen.page.expect_download() as caught:
-            seen.page.click("#csv")
-        saved = tmp_path / "saved.csv"
-        caught.value.save_as(saved)
-        assert caught.value.suggested_filename == "perfkit-results.csv"
+def download(page, tmp_path: Path, act) -> tuple[str, list[dict[str, str]]]:
+    """Return the name and the lines of the CSV that an action saves."""
+    with page.expect_download() as caught:
+        act()
+    saved = tmp_path / "saved.csv"
+    caught.value.save_as(saved)
+    with saved.open(newline="", encoding="utf-8") as file:
+        return caught.value.suggested_filename, list(csv.DictReader(file))
+
+
+def test_csv_holds_the_frame(shown, tmp_path: Path) -> None:
+    page = shown("measured").page
+    page.fill("#search", "conventional")  # the CSV has all rows whatever is shown
+    name, read = download(page, tmp_path, lambda: page.click("#csv"))
+    page.fill("#search", "")
+    assert name == "perfkit-results.csv"
     data = frame()
-    with saved.open(newline="") as file:
-        read = list(csv.DictReader(file))
     assert len(read) == len(data)
     for line, (_, row) in zip(read, data.iterrows(), strict=True):
         for name in ("time_us", "batch", "case_id", "reason", "roof_fraction", "method"):
@@ -153,13 +176,30 @@ def test_csv_holds_the_frame(started, report, tmp_path: Path) -> None:
             ), name  # fmt: skip
 
 
-def test_hostile_text_runs_nothing(started, report) -> None:
-    with opened(started, report("hostile")) as seen:
-        said = []
-        seen.page.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
-        seen.page.check("#all-columns")
-        seen.page.locator("#s0-w0-batch-time .legendtoggle").first.hover()
-        assert said == [] and seen.errors == [] and seen.page.locator("img").count() == 0
+def test_csv_of_a_figure_holds_its_rows(shown, tmp_path: Path) -> None:
+    page = shown("measured").page
+    page.locator("button[data-figure=s0-w0-batch-time]").focus()
+    name, read = download(page, tmp_path, lambda: page.keyboard.press("Enter"))
+    assert name == "s0-w0-batch-time.csv"
+    data = frame().query("status == 'ok'")
+    found = {
+        (line["series"], float(line["batch B (sequences)"])): line for line in read if line["evidence"] == "measured"
+    }
+    assert len(found) == len(data) == 40
+    for row in data.itertuples():
+        line = found["conventional" if row.method == "conventional" else f"replay L = {row.window:.0f}", row.batch]
+        values = [float(line[column]) for column in ("time per step and layer (µs)", "low", "high")]
+        assert values == pytest.approx([row.time_us, row.time_us_lo, row.time_us_hi])
+
+
+def test_hostile_text_runs_nothing(shown) -> None:
+    seen = shown("hostile")
+    said = []
+    seen.page.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
+    seen.page.check("#all-columns")
+    seen.page.locator("#s0-w0-batch-time .legendtoggle").first.hover()
+    assert said == [] and seen.errors == [] and seen.page.locator("img").count() == 0
+    seen.page.uncheck("#all-columns")
 
 
 def test_five_thousand_rows_open_quickly(started, tmp_path: Path) -> None:
@@ -193,11 +233,12 @@ def test_five_thousand_rows_open_quickly(started, tmp_path: Path) -> None:
         assert page.locator(".plot:not(:has(svg))").count() == 0
 
 
-def test_print_is_light_and_fits(started, report, tmp_path: Path) -> None:
-    with opened(started, report("measured"), scheme="dark") as seen:
-        out = tmp_path / "report.pdf"
-        seen.page.pdf(path=str(out), format="A4", print_background=True)
-        assert out.read_bytes().startswith(b"%PDF") and seen.errors == []
-        seen.page.emulate_media(media="print", color_scheme="dark")
-        assert seen.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-        assert not seen.page.locator("#tools").is_visible()
+def test_print_is_light_and_fits(shown, tmp_path: Path) -> None:
+    seen = shown("measured", scheme="dark")
+    out = tmp_path / "report.pdf"
+    seen.page.pdf(path=str(out), format="A4", print_background=True)
+    assert out.read_bytes().startswith(b"%PDF") and seen.errors == []
+    seen.page.emulate_media(media="print", color_scheme="dark")
+    assert seen.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not seen.page.locator("#tools").is_visible() and not seen.page.locator("button.points").first.is_visible()
+    seen.page.emulate_media(media="screen")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import re
@@ -14,8 +16,9 @@ import pandas as pd
 import pytest
 
 from perfkit.errors import InputError
-from perfkit.reports import build_report
+from perfkit.reports import build_report, figures
 from perfkit.reports.page import check_writable, script_json
+from perfkit.reports.points import points_csv
 from perfkit.reports.table import table_data
 from tests.reportdata import frame, manifest, rows, write_run
 
@@ -124,8 +127,44 @@ def test_one_section_per_model_and_gpu(page) -> None:
     words = page("sections")[1].words
     for place in ("nemotron-super on h200", "nemotron-nano on h200", "nemotron-super on b200"):
         assert f"Evidence: {place}" in words
-    assert len(json.loads(page("sections")[1].scripts["figures-data"])) == 14  # predictions reach no roof
-    assert "Not drawn: No case has a fraction of its roof." in words
+    drawn = [name.partition("-w0-")[2] for name in json.loads(page("sections")[1].scripts["figures-data"])]
+    assert drawn.count("batch-time") == 3 and drawn.count("batch-roof") == 2  # predictions reach no roof
+    assert "No case has a fraction of its roof: perfkit sweep --model nemotron-super" in words
+
+
+def test_what_is_missing_is_said_once_with_the_command_that_adds_it(tmp_path: Path) -> None:
+    data = pd.DataFrame([row for a in ("1", "2") for row in rows(windows=(16,), draft_len=2, acceptance=a)])
+    parsed = Page(build_report([write_run(tmp_path / "run", data)], tmp_path / "run.html").read_text(encoding="utf-8"))
+    found = [tag for tag, attrs in parsed.tags if tag == "div" and attrs.get("class") == "missing"]
+    said = "No method was run at two windows: perfkit sweep --model nemotron-super --draft 2 --window"
+    assert len(found) == 1 and parsed.words.count(said) == 1
+    data.loc[data["acceptance"].eq("1") & data["method"].eq("replay"), "window"] = 8.0
+    both = pd.concat([data, data[data["acceptance"].eq("1")].assign(window=32.0, case_id="other")])
+    parsed = Page(build_report([write_run(tmp_path / "two", both)], tmp_path / "two.html").read_text(encoding="utf-8"))
+    assert "No method was run at two windows (accepted 2): perfkit sweep" in parsed.words
+
+
+def test_points_of_a_figure_are_those_of_the_rows() -> None:
+    data = frame("mixed")
+    read = list(csv.DictReader(io.StringIO(points_csv(figures.batch_time(data)))))
+    for source, count, names in (
+        ("measured", 6, ("time_us", "time_us_lo", "time_us_hi")),
+        ("recorded", 40, ("time_us", "time_us_lo", "time_us_hi")),
+        ("predicted", 40, ("predicted_us", "predicted_lo", "predicted_hi")),
+    ):
+        lines = [line for line in read if line["evidence"] == source]
+        rows = data if source == "predicted" else data[data["source"].eq(source)]
+        assert 0 < len(lines) <= count
+        for line in lines:
+            method, _, window = line["series"].partition(" L = ")
+            batch = rows[rows["method"].eq(method) & rows["batch"].eq(float(line["batch B (sequences)"]))]
+            row = (batch[batch["window"].eq(float(window))] if window else batch).iloc[0]
+            values = [line[name] for name in ("time per step and layer (µs)", "low", "high")]
+            expected = [row[name] for name in names]
+            assert [float(value) for value in values if value] == pytest.approx(expected[: sum(map(bool, values))])
+            assert line["details"].startswith(f"B = {row['batch']:.0f}; ")
+    hostile = points_csv(figures.batch_time(frame("hostile")))
+    assert "<b onmouseover=alert(3)>" in hostile and "&lt;" not in hostile
 
 
 def test_hostile_text_is_harmless(page) -> None:

@@ -6,7 +6,7 @@ import importlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -16,20 +16,13 @@ from typing import TYPE_CHECKING, Any
 from perfkit.errors import InputError
 from perfkit.reports import figures, findings, header, select, table, text, theme
 from perfkit.reports.counters import join_counters
-from perfkit.reports.figures import base
+from perfkit.reports.points import points_csv
 
 if TYPE_CHECKING:
     import pandas as pd
 
 #: A section draws the figures of so many workloads; the table has the rows of all, and the page says so.
 MAX_WORKLOADS = 8
-_FIGURES = (
-    ("batch-time", figures.batch_time),
-    ("batch-speedup", figures.batch_speedup),
-    ("batch-roof", figures.batch_roof),
-    ("window-sweep", figures.window_sweep),
-    ("roofline", figures.roofline),
-)
 _SCRIPTS = ("page.js", "table.js", "figures.js")
 
 
@@ -199,16 +192,54 @@ def _title(data: pd.DataFrame) -> str:
 def _section(index: int, model: str, gpu: str, rows: pd.DataFrame, floor: float | None, drawn: dict[str, Any]) -> Any:
     """Return what the template needs about one model on one GPU; its figures are added to ``drawn``."""
     parts = list(select.workloads(rows))
+    missing = _Missing()
+    single = [item for item in figures.FIGURES if item[0] not in figures.ACROSS_WORKLOADS]
+    joint = [item for item in figures.FIGURES if item[0] in figures.ACROSS_WORKLOADS]
+    said = [findings.answer(part, floor) for _, part in parts[:MAX_WORKLOADS]]
     shown = []
-    for j, (workload, part) in enumerate(parts[:MAX_WORKLOADS]):
-        said = findings.answer(part, floor)
-        built = [] if said.verdict == "nothing" else [(name, build(part)) for name, build in _FIGURES]
-        entries = [_figure(f"s{index}-w{j}-{name}", figure, drawn) for name, figure in built if figure.data]
-        missing = [figure.layout.meta["title"] for _, figure in built if not figure.data]
-        shown.append({"workload": workload, "answer": said, "cards": _cards(said), "figures": entries,
-                      "missing": missing})  # fmt: skip
-    return {"id": f"section-{index}", "model": model, "gpu": gpu, "parts": shown, "cases": header.statuses(rows),
+    for j, (answer, (workload, part)) in enumerate(zip(said, parts, strict=False)):
+        builders = [] if answer.verdict == "nothing" else single
+        entries = _built(builders, part, f"s{index}-w{j}", workload, drawn, missing)
+        shown.append({"workload": workload, "answer": answer, "cards": _cards(answer), "figures": entries})
+    if all(answer.verdict == "nothing" for answer in said):
+        joint = []
+    across = _built(joint, rows, f"s{index}", "", drawn, missing)
+    return {"id": f"section-{index}", "model": model, "gpu": gpu, "parts": shown, "across": across,
+            "missing": missing.lines(len(shown)), "cases": header.statuses(rows),
             "left_out": max(0, len(parts) - MAX_WORKLOADS)}  # fmt: skip
+
+
+class _Missing:
+    """What the figures of a section lack, each thing once, whatever the number of workloads that lack it."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str | None], list[str]] = {}
+
+    def add(self, words: Mapping[str, Any], workload: str) -> None:
+        """Note the title of a figure without data and the command that adds what it needs."""
+        self._found.setdefault((words["title"], words["add"]), []).append(workload)
+
+    def lines(self, n_workloads: int) -> list[tuple[str, str | None]]:
+        """Return (what is missing, the command that adds it); the workloads are named unless all of them lack it."""
+        return [
+            (title if len(names) == n_workloads or not any(names) else f"{title} ({'; '.join(names)})", command)
+            for (title, command), names in self._found.items()
+        ]
+
+
+def _built(
+    builders: Sequence[tuple[str, Callable[[pd.DataFrame], Any]]], rows: pd.DataFrame, prefix: str, workload: str,
+    drawn: dict[str, Any], missing: _Missing,
+) -> list[dict[str, str]]:  # fmt: skip
+    """Build figures of some rows: those with data are added to ``drawn``, the others to ``missing``."""
+    entries = []
+    for name, build in builders:
+        figure = build(rows)
+        if figure.data:
+            entries.append(_figure(f"{prefix}-{name}", figure, drawn))
+        else:
+            missing.add(figure.layout.meta, workload)
+    return entries
 
 
 def _cards(said: findings.Answer) -> list[tuple[str, str, str]]:
@@ -240,9 +271,9 @@ def _figure(name: str, figure: Any, drawn: dict[str, Any]) -> dict[str, str]:
     words = layout.pop("meta")
     layout.pop("title", None)
     # The page's script sets height and top margin: how many rows the legend needs depends on the width.
-    for key in ("height", "width"):
-        layout.pop(key, None)
-    drawn[name] = {"data": plain["data"], "layout": layout, "area": base.AREA_PX,
+    area = layout.pop("height") - layout["margin"]["t"] - layout["margin"]["b"]
+    layout.pop("width", None)
+    drawn[name] = {"data": plain["data"], "layout": layout, "area": area, "csv": points_csv(figure),
                    "entries": sum(trace.get("showlegend", True) for trace in plain["data"])}  # fmt: skip
     return {"id": name, "title": words["title"], "caption": words["caption"]}
 

@@ -50,7 +50,8 @@ const draw = (id) => {
     // There is no room beside the points; their names are in the hover boxes and the table.
     layout.annotations = (layout.annotations ?? []).filter((note) => note.name !== "point-label");
     for (const note of layout.annotations) note.font.size = 10;
-    for (const axis of [layout.xaxis, layout.yaxis]) if (axis.tickvals?.length > 8) {
+    const axes = Object.keys(layout).filter((key) => /^[xy]axis/.test(key)).map((key) => layout[key]);
+    for (const axis of axes) if (axis.tickvals?.length > 8) {
       axis.ticktext = axis.ticktext.map((text, i) => (i % 2 ? "" : text));
     }
   }
@@ -80,6 +81,10 @@ const next = () => {
   setTimeout(next, 0);
 };
 const wake = () => { if (!working) next(); };
+
+for (const button of document.querySelectorAll("button[data-figure]")) {
+  button.addEventListener("click", () => saveCsv(figures[button.dataset.figure].csv, `${button.dataset.figure}.csv`));
+}
 
 if (ids.length === 0) {
   document.body.dataset.drawn = "none";

@@ -6,3 +6,10 @@ const element = (name, text, className) => {
   if (className) node.className = className;
   return node;
 };
+const saveCsv = (text, name) => {
+  const link = element("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+};

@@ -96,10 +96,6 @@ byId("csv").addEventListener("click", () => {
   };
   const all = table.columns.map((_, i) => i);
   const lines = [table.columns.map(quote), ...rows.map((row) => all.map((column) => quote(value(row, column))))];
-  const link = element("a");
-  link.href = URL.createObjectURL(new Blob([lines.map((line) => line.join(",")).join("\n") + "\n"], { type: "text/csv" }));
-  link.download = "perfkit-results.csv";
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  saveCsv(lines.map((line) => line.join(",")).join("\n") + "\n", "perfkit-results.csv");
 });
 render();
