@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 import shlex
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from perfkit.reports import theme
+from perfkit.reports.figures.rows import origin
 from perfkit.reports.select import BASELINES, Series, hover
 from perfkit.reports.text import integer, is_missing, join, plot_text, sentence, window_text
 
@@ -77,6 +78,17 @@ def new_figure(title: str, caption: str) -> go.Figure:
     return figure
 
 
+def lower_panel(figure: go.Figure, title: dict[str, Any]) -> None:
+    """Make room for a second panel below the first over the same x axis: its traces have ``yaxis="y2"``."""
+    upper = figure.layout.yaxis
+    style = {name: upper[name] for name in ("gridcolor", "linecolor", "tickcolor", "zeroline", "showline", "ticks",
+                                            "ticklen")}  # fmt: skip
+    figure.update_yaxes(domain=[0.42, 1])
+    figure.update_xaxes(anchor="y2")
+    figure.update_layout(yaxis2={**style, "anchor": "x", "domain": [0, 0.34], "title": {
+        **title, "standoff": 8, "font": {"size": 13}}})  # fmt: skip
+
+
 def batch_axis(figure: go.Figure, batches: Sequence[float]) -> None:
     """Make x the batch: logarithmic, a tick at each power of two."""
     low, high = min(batches), max(batches)
@@ -108,34 +120,47 @@ def highlighted(lines: Sequence[Series], best: float | None) -> list[Series]:
     return [line for line in lines if line.window is None or line.window in keep]
 
 
+def add_area(figure: go.Figure, x: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str,
+             group: str, edge: float = 0) -> None:  # fmt: skip
+    """Fill from ``low`` to ``high`` in a translucent colour, with an edge so many pixels wide.
+
+    ``group`` is that of the legend's entry with which it comes and goes.
+    """
+    figure.add_scatter(
+        x=[*x, *reversed(x)], y=[*high, *reversed(low)], mode="lines", fill="toself",
+        line={"width": edge, "color": theme.translucent(colour)}, fillcolor=theme.translucent(colour),
+        hoverinfo="skip", showlegend=False, legendgroup=group, name="band",
+    )  # fmt: skip
+
+
 def add_predicted(
-    figure: go.Figure, line: Series, value: str, band: tuple[str, str] | None, *, faint: bool = False, x: str = "batch"
-) -> None:
-    """Draw a prediction: a line, and its band where the rows have one."""
+    figure: go.Figure, line: Series, value: str, band: tuple[str, str] | None, *, faint: bool = False, x: str = "batch",
+    name: Callable[[Any], str] | None = None, more: Callable[[Any], str] | None = None,
+) -> None:  # fmt: skip
+    """Draw a prediction: a line, and its band where the rows have one; ``name`` and ``more`` are for hover boxes."""
     style = theme.method_style(line.method)
     rows = line.rows
     if band is not None and rows[list(band)].notna().all(axis=None) and len(rows) > 1 and not faint:
-        low, high = (rows[name].tolist() for name in band)
-        figure.add_scatter(
-            x=[*rows[x].tolist(), *reversed(rows[x].tolist())], y=[*high, *reversed(low)], mode="lines",
-            line={"width": 0, "color": style.light}, fill="toself", fillcolor=theme.translucent(style.light),
-            hoverinfo="skip", showlegend=False, legendgroup=f"{line.label} predicted", name="band",
-        )  # fmt: skip
+        low, high = (rows[end].tolist() for end in band)
+        add_area(figure, rows[x].tolist(), low, high, style.light, f"{line.label} predicted")
     figure.add_scatter(
         x=rows[x].tolist(), y=rows[value].tolist(), mode="lines" if len(rows) > 1 else "lines+markers",
         line={"color": style.light, "width": 1.2 if faint else 2}, opacity=FAINT if faint else 1,
         marker={"symbol": "line-ew-open", "size": 14, "color": style.light, "line": {"width": 2}},
         name=f"{plot_text(line.label)}, predicted", legendgroup=f"{line.label} predicted",
-        hovertext=[hover(row, "predicted", line.label) for row in rows.itertuples()], hoverinfo="text",
+        hovertext=_hovers(line, "predicted", name, more), hoverinfo="text",
         meta={"source": "predicted", "method": line.method},
     )  # fmt: skip
 
 
 def add_timed(
     figure: go.Figure, line: Series, value: str, ends: tuple[str, str] | None, *, faint: bool = False, x: str = "batch",
-    guide: bool = True,
+    guide: bool = True, name: Callable[[Any], str] | None = None, more: Callable[[Any], str] | None = None,
 ) -> None:  # fmt: skip
-    """Draw measured rows (filled) or recorded rows (hollow), joined by a dotted guide."""
+    """Draw measured rows (filled) or recorded rows (hollow), joined by a dotted guide.
+
+    In hover boxes ``name`` names a row, by default as the line is named, and ``more`` gives a line of text more.
+    """
     style = theme.method_style(line.method)
     rows = line.rows
     hollow = line.source == "recorded"
@@ -150,9 +175,21 @@ def add_timed(
         marker={"symbol": style.marker + ("-open" if hollow else ""), "size": _MARKER_SIZE, "color": style.light,
                 "line": {"width": 2 if hollow else 0, "color": style.light}},
         name=f"{plot_text(line.label)}, {line.source}", legendgroup=f"{line.label} {line.source}",
-        hovertext=[hover(row, line.source, line.label) for row in rows.itertuples()], hoverinfo="text",
+        hovertext=_hovers(line, line.source, name, more), hoverinfo="text",
         meta={"source": line.source, "method": line.method},
     )  # fmt: skip
+
+
+def _hovers(
+    line: Series, source: str, name: Callable[[Any], str] | None, more: Callable[[Any], str] | None
+) -> list[str]:
+    texts = []
+    row: Any
+    for row in line.rows.itertuples(index=False):
+        parts = [hover(row, source, name(row) if name else line.label), plot_text(more(row)) if more else ""]
+        parts.append(plot_text(origin(row._asdict())) if source == "recorded" else "")
+        texts.append("<br>".join(filter(None, parts)))
+    return texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +272,10 @@ def sweep_command(data: pd.DataFrame, *options: str) -> str:
     model = next((value for value in data["model"] if value is not None), "KEY")
     words = ["perfkit sweep --model", shlex.quote(model)]
     named = " ".join(options)
-    tree = next((value for value in data["tree"] if value is not None), None)
-    drafts = sorted({round(value) for value in data["draft_len"].dropna() if value > 1})
-    if tree is not None:
-        words.append(f"--tree {shlex.quote(tree)}")
+    trees = [value for value in data["tree"] if value is not None]
+    drafts = sorted({round(value) for value in data.loc[data["tree"].isna(), "draft_len"].dropna() if value > 1})
+    if len(trees) == len(data) > 0:
+        words.append(f"--tree {shlex.quote(trees[0])}")
     elif drafts and "--draft" not in named and "--preset" not in named:
         words.append(f"--draft {','.join(map(str, drafts))}")
     return " ".join([*words, *options])

@@ -1,0 +1,124 @@
+"""The rows of a figure: typed columns beyond those of every figure, lines over another axis than batch, and names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from perfkit.derive import bound_interval
+from perfkit.reports import select
+from perfkit.reports.text import integer, is_missing, window_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def numbers(data: pd.DataFrame, *names: str) -> pd.DataFrame:
+    """Return prepared rows with more columns as numbers; a column that is not there is all missing."""
+    import pandas as pd
+
+    return data.assign(
+        **{
+            name: pd.to_numeric(data[name], errors="coerce").astype(float) if name in data else np.nan
+            for name in names
+        }
+    )  # fmt: skip
+
+
+def present(data: pd.DataFrame, *names: str) -> list[float]:
+    """Return all values of some columns that are not missing."""
+    return [float(value) for name in names for value in data[name].dropna()]
+
+
+def lines(data: pd.DataFrame, value: str, sources: tuple[str, ...], along: tuple[str, ...]) -> list[select.Series]:
+    """Split rows into lines as :func:`perfkit.reports.select.series` does; ``along`` names what changes within a line.
+
+    A line keeps every row; of predictions, which rows of all sources carry, one at each place along it.
+    """
+    places = np.arange(1.0, len(data) + 1)  # to series each row is a batch of its own
+    blank = data.assign(**dict.fromkeys(along), batch=places)
+    found = []
+    for line in select.series(blank, value, sources):
+        rows = data.loc[line.rows.index]
+        found.append(replace(line, rows=rows if sources != ("predicted",) else _one_each(rows, along)))
+    return found
+
+
+def _one_each(rows: pd.DataFrame, along: tuple[str, ...]) -> pd.DataFrame:
+    first = rows.assign(_first=rows["source"].ne("predicted")).sort_values("_first", kind="stable")
+    return first.drop_duplicates(["batch", *along]).drop(columns="_first").sort_index()
+
+
+def add_ratios(data: pd.DataFrame, units: pd.Series[bool], same: tuple[str, ...], time: str, into: str) -> None:
+    """Add ``into``: a row's time over that of the row among ``units`` with which it shares the columns ``same``.
+
+    ``time`` is ``us`` or ``model``. Also added are ``into_lo`` and ``into_hi``, 95 % from both intervals taken as
+    independent. A bound from bytes and a time with a kernel's efficiency are not divided by each other.
+    """
+    value, low, high = ("us", "us_lo", "us_hi") if time == "us" else ("model_us", "model_lo", "model_hi")
+    keys = list(zip(*(_comparable(data, name) for name in same), strict=True)) if len(data) else []
+    times = list(zip(data[value], data[low], data[high], strict=True))
+    known: dict[tuple[Any, ...], tuple[float, float, float]] = {}
+    for key, entry, is_unit in zip(keys, times, units, strict=True):
+        if is_unit and entry[0] > 0:
+            known.setdefault(key, entry)
+    found = np.full((len(data), 3), np.nan)
+    for i, (key, (us, lo, hi)) in enumerate(zip(keys, times, strict=True)):
+        unit = known.get(key)
+        if unit is None or not us > 0 or (time == "model" and bound_interval(*unit) != bound_interval(us, lo, hi)):
+            continue
+        down = np.hypot(np.log(us / lo), np.log(unit[2] / unit[0]))
+        up = np.hypot(np.log(hi / us), np.log(unit[0] / unit[1]))
+        found[i] = us / unit[0] * np.exp([0.0, -down, up])
+    data[into], data[f"{into}_lo"], data[f"{into}_hi"] = found.T
+
+
+def _comparable(data: pd.DataFrame, name: str) -> list[Any]:
+    """Return a column in which missing values are equal; a column that is not there is all missing."""
+    return [None if is_missing(value) else value for value in data[name]] if name in data else [None] * len(data)
+
+
+def case_name(row: Any) -> str:
+    """Name a row of ``itertuples`` among all of its model: method, window, T, acceptance, dtypes other than FP32."""
+    parts = [f"{row.method} {window_text(row.window)}".strip(), *_step_words(row._asdict())]
+    parts += [select.describe(name, value) for name in ("state_dtype", "read_dtype")
+              if (value := getattr(row, name)) not in (None, "float32")]  # fmt: skip
+    return ", ".join(parts)
+
+
+def place(row: Mapping[Any, Any] | pd.Series[Any]) -> str:
+    """Say at which batch a row is, and of a verify step at which T and acceptance."""
+    return ", ".join([f"B = {integer(row['batch'])}", *_step_words(row)])
+
+
+def _step_words(row: Mapping[Any, Any] | pd.Series[Any]) -> list[str]:
+    if row["phase"] != "verify":
+        return []
+    drafts = f"tree {row['tree']}" if row["tree"] else f"T = {integer(row['draft_len'])}"
+    return [drafts] if is_missing(row["accepted"]) else [drafts, f"a = {float(row['accepted']):.3g}"]
+
+
+def origin(row: Mapping[Any, Any] | pd.Series[Any]) -> str:
+    """Say when, where and with which commit a recorded row was measured, as far as that is known."""
+    return _shipped().get((row["case_id"], row["us"]), "") if row["source"] == "recorded" else ""
+
+
+@cache
+def _shipped() -> dict[tuple[str, float], str]:
+    from perfkit.profiles import load_measured
+
+    return {(row["case_id"], row["time_us"]): _origin(row["manifest"]) for row in load_measured() if row.get("time_us")}
+
+
+def _origin(manifest: Any) -> str:
+    gpu, git = manifest.get("gpu") or {}, manifest.get("git") or {}
+    parts = [
+        str(manifest.get("started") or "")[:10],
+        str(gpu.get("name") or gpu.get("key") or ""),
+        f"commit {str(git['revision'])[:8]}" if git.get("revision") else "",
+    ]
+    return ", ".join(filter(None, parts))
