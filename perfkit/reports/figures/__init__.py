@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING
 from perfkit.reports.figures.batch_roof import batch_roof
 from perfkit.reports.figures.batch_speedup import batch_speedup
 from perfkit.reports.figures.batch_time import batch_time
+from perfkit.reports.figures.model_error import model_error
+from perfkit.reports.figures.precision import precision
 from perfkit.reports.figures.roofline import roofline
+from perfkit.reports.figures.tail_latency import tail_latency
+from perfkit.reports.figures.traffic_bars import traffic_bars
+from perfkit.reports.figures.verify_bands import verify_bands
 from perfkit.reports.figures.window_sweep import window_sweep
 
 if TYPE_CHECKING:
@@ -32,8 +37,26 @@ FIGURES: tuple[tuple[str, Callable[[pd.DataFrame], go.Figure]], ...] = (
     ("batch-roof", batch_roof),
     ("window-sweep", window_sweep),
     ("roofline", roofline),
+    ("verify-bands", verify_bands),
+    ("traffic-bars", traffic_bars),
+    ("tail-latency", tail_latency),
+    ("precision", precision),
+    ("model-error", model_error),
 )
 #: Figures that set workloads of one model and GPU beside each other, so they need the rows of all of them at once.
 ACROSS_WORKLOADS = frozenset({"verify-bands", "tail-latency", "precision", "model-error", "paper-table"})
 
-__all__ = ["ACROSS_WORKLOADS", "FIGURES", "batch_roof", "batch_speedup", "batch_time", "roofline", "window_sweep"]
+__all__ = [
+    "ACROSS_WORKLOADS",
+    "FIGURES",
+    "batch_roof",
+    "batch_speedup",
+    "batch_time",
+    "model_error",
+    "precision",
+    "roofline",
+    "tail_latency",
+    "traffic_bars",
+    "verify_bands",
+    "window_sweep",
+]
