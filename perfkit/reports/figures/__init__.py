@@ -19,6 +19,7 @@ from perfkit.reports.figures.batch_roof import batch_roof
 from perfkit.reports.figures.batch_speedup import batch_speedup
 from perfkit.reports.figures.batch_time import batch_time
 from perfkit.reports.figures.model_error import model_error
+from perfkit.reports.figures.paper_table import paper_table
 from perfkit.reports.figures.precision import precision
 from perfkit.reports.figures.roofline import roofline
 from perfkit.reports.figures.tail_latency import tail_latency
@@ -42,6 +43,7 @@ FIGURES: tuple[tuple[str, Callable[[pd.DataFrame], go.Figure]], ...] = (
     ("tail-latency", tail_latency),
     ("precision", precision),
     ("model-error", model_error),
+    ("paper-table", paper_table),
 )
 #: Figures that set workloads of one model and GPU beside each other, so they need the rows of all of them at once.
 ACROSS_WORKLOADS = frozenset({"verify-bands", "tail-latency", "precision", "model-error", "paper-table"})
@@ -53,6 +55,7 @@ __all__ = [
     "batch_speedup",
     "batch_time",
     "model_error",
+    "paper_table",
     "precision",
     "roofline",
     "tail_latency",

@@ -102,19 +102,9 @@ def _step_words(row: Mapping[Any, Any] | pd.Series[Any]) -> list[str]:
     return [drafts] if is_missing(row["accepted"]) else [drafts, f"a = {float(row['accepted']):.3g}"]
 
 
-def origin(row: Mapping[Any, Any] | pd.Series[Any]) -> str:
+def origin(row: Mapping[Any, Any]) -> str:
     """Say when, where and with which commit a recorded row was measured, as far as that is known."""
-    return _shipped().get((row["case_id"], row["us"]), "") if row["source"] == "recorded" else ""
-
-
-@cache
-def _shipped() -> dict[tuple[str, float], str]:
-    from perfkit.profiles import load_measured
-
-    return {(row["case_id"], row["time_us"]): _origin(row["manifest"]) for row in load_measured() if row.get("time_us")}
-
-
-def _origin(manifest: Any) -> str:
+    manifest = shipped_manifest(row)
     gpu, git = manifest.get("gpu") or {}, manifest.get("git") or {}
     parts = [
         str(manifest.get("started") or "")[:10],
@@ -122,3 +112,15 @@ def _origin(manifest: Any) -> str:
         f"commit {str(git['revision'])[:8]}" if git.get("revision") else "",
     ]
     return ", ".join(filter(None, parts))
+
+
+def shipped_manifest(row: Mapping[Any, Any]) -> Mapping[str, Any]:
+    """Return the manifest of the shipped run that a recorded row is from; empty if there is none."""
+    return _shipped().get((row["case_id"], row["us"]), {}) if row["source"] == "recorded" else {}
+
+
+@cache
+def _shipped() -> Mapping[tuple[str, float], Mapping[str, Any]]:
+    from perfkit.profiles import load_measured
+
+    return {(row["case_id"], row["time_us"]): row["manifest"] for row in load_measured() if row.get("time_us")}
