@@ -11,7 +11,7 @@ from perfkit.derive import bound_interval
 from perfkit.reports import select, theme
 from perfkit.reports.figures import base
 from perfkit.reports.figures.rows import case_name, lines
-from perfkit.reports.text import count, interval, microseconds, percent, sentence
+from perfkit.reports.text import count, interval, microseconds, percent, plot_text, sentence
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,9 +72,11 @@ def _add_guides(figure: go.Figure, low: float, high: float) -> None:
         top = [BAND] * 2 if lower else [x * (1 + BAND) for x in ends]
         base.add_area(figure, ends, bottom, top, theme.METHOD_STYLES["conventional"].light, "guide")
         figure.data[-1].update(axis)
-        figure.add_scatter(x=ends, y=[0, 0] if lower else ends, mode="lines", hoverinfo="skip", showlegend=False,
-                           line={"color": theme.MUTED[0], "width": 1.5, "dash": "dash"}, meta={"guide": lower},
-                           **axis)  # fmt: skip
+        figure.add_scatter(
+            x=ends, y=[0, 0] if lower else ends, mode="lines",
+            line={"color": theme.MUTED[0], "width": 1.5, "dash": "dash"},
+            name="no error" if lower else "as predicted", hoverinfo="skip", showlegend=False, **axis,
+        )  # fmt: skip
 
 
 def _add(figure: go.Figure, line: select.Series, *, faint: bool) -> None:
@@ -84,7 +86,7 @@ def _add(figure: go.Figure, line: select.Series, *, faint: bool) -> None:
     base.add_timed(figure, shown, "model_us", ends, x="us", guide=False, faint=faint, name=case_name, more=_said)
     figure.data[-1].update(showlegend=figure.data[-1].name not in named)
     base.add_timed(figure, shown, "error", None, x="us", guide=False, faint=faint, name=case_name, more=_said)
-    figure.data[-1].update(yaxis="y2", showlegend=False, meta={"residual": line.method, "source": line.source})
+    figure.data[-1].update(yaxis="y2", showlegend=False, name=f"{plot_text(line.label)} error, {line.source}")
 
 
 def _said(row: Any) -> str:

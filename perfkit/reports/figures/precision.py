@@ -137,7 +137,7 @@ def _add_errors(figure: go.Figure, shown: list[select.Series]) -> None:
         if len(rows):
             base.add_timed(figure, replace(line, rows=rows), "rel_error", None, x="place", guide=False,
                            more=lambda row: f"{row.kind}: relative error {row.rel_error:.2g}")  # fmt: skip
-            figure.data[-1].update(yaxis="y2", showlegend=False, meta={"error": line.method})
+            figure.data[-1].update(yaxis="y2", showlegend=False, name=f"{plot_text(line.label)} error, {line.source}")
     low, high = math.log10(min(values)), math.log10(max(values))
     pad = 0.12 * max(1.0, high - low)
     ticks = range(math.floor(low), math.ceil(high) + 1, max(1, round((high - low) / 3)))
