@@ -9,7 +9,8 @@ from reportdata import frame, manifest, write_run
 
 from perfkit.cli import app
 from perfkit.reports import header
-from perfkit.reports.page import load_all, render
+from perfkit.reports.page import render
+from perfkit.reports.runs import load_all
 
 
 def counted(folder: Path, **changes: object) -> Path:

@@ -17,8 +17,10 @@ import pytest
 
 from perfkit.errors import InputError
 from perfkit.reports import build_report, figures
-from perfkit.reports.page import check_writable, script_json
+from perfkit.reports.output import check_writable
+from perfkit.reports.page import render, script_json
 from perfkit.reports.points import points_csv
+from perfkit.reports.runs import Run
 from perfkit.reports.table import table_data
 from tests.reportdata import frame, manifest, rows, write_run
 
@@ -132,15 +134,14 @@ def test_one_section_per_model_and_gpu(page) -> None:
     assert "No case has a fraction of its roof: perfkit sweep --model nemotron-super" in words
 
 
-def test_what_is_missing_is_said_once_with_the_command_that_adds_it(tmp_path: Path) -> None:
-    data = pd.DataFrame([row for a in ("1", "2") for row in rows(windows=(16,), draft_len=2, acceptance=a)])
-    parsed = Page(build_report([write_run(tmp_path / "run", data)], tmp_path / "run.html").read_text(encoding="utf-8"))
+def test_what_is_missing_is_said_once_with_the_command_that_adds_it() -> None:
+    parts = [rows(batches=(1, 2), windows=(16,), draft_len=2, acceptance=a, group_id=f"g{a}") for a in ("1", "2")]
+    parsed = Page(render([Run("run", pd.DataFrame([row for part in parts for row in part]), {})]))
     found = [tag for tag, attrs in parsed.tags if tag == "div" and attrs.get("class") == "missing"]
     said = "No method was run at two windows: perfkit sweep --model nemotron-super --draft 2 --window"
     assert len(found) == 1 and parsed.words.count(said) == 1
-    data.loc[data["acceptance"].eq("1") & data["method"].eq("replay"), "window"] = 8.0
-    both = pd.concat([data, data[data["acceptance"].eq("1")].assign(window=32.0, case_id="other")])
-    parsed = Page(build_report([write_run(tmp_path / "two", both)], tmp_path / "two.html").read_text(encoding="utf-8"))
+    parts.append([row | {"window": 32.0} for row in parts[0] if row["window"] is not None])
+    parsed = Page(render([Run("run", pd.DataFrame([row for part in parts for row in part]), {})]))
     assert "No method was run at two windows (accepted 2): perfkit sweep" in parsed.words
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from perfkit.reports.text import count, join
 
 if TYPE_CHECKING:
-    from perfkit.reports.page import Run
+    from perfkit.reports.runs import Run
 
 BYTES = ("bytes_read_dram", "bytes_write_dram")
 

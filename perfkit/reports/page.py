@@ -4,122 +4,34 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfkit.errors import InputError
-from perfkit.reports import figures, findings, header, select, table, text, theme
-from perfkit.reports.counters import join_counters
+from perfkit.reports import findings, header, select, table, text, theme
+from perfkit.reports.output import check_writable, write_text
 from perfkit.reports.points import points_csv
+from perfkit.reports.runs import Run, distinct, load_all, merged, noise_floor
+from perfkit.reports.sections import Section, sections
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: A section draws the figures of so many workloads; the table has the rows of all, and the page says so.
-MAX_WORKLOADS = 8
 _SCRIPTS = ("page.js", "table.js", "figures.js")
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run: its name in the report, its rows, its manifest."""
-
-    name: str
-    frame: pd.DataFrame
-    manifest: Mapping[str, Any]
 
 
 def build_report(run_dirs: list[Path], out: Path) -> Path:
     """Write the report of some runs to ``out``; see :func:`perfkit.reports.build_report`."""
     check_writable(out)
-    return write_page(render(load_all(run_dirs)), out)
-
-
-def load_all(paths: Sequence[Path]) -> list[Run]:
-    """Read runs; those that only counted bytes fill the rows of the others.
-
-    Raises:
-        InputError: see :func:`load`.
-    """
-    return join_counters([load(path) for path in paths])
-
-
-def load(path: Path) -> Run:
-    """Read a run folder, or one file of results without a manifest.
-
-    Raises:
-        InputError: there are no results, or they have another schema version.
-    """
-    from perfkit.results import load_run, read_manifest
-
-    frame = load_run(path)
-    manifest = read_manifest(path) if (path / "manifest.json").is_file() else {}
-    return Run(path.resolve().name, frame, manifest)
-
-
-def check_writable(out: Path) -> None:
-    """Refuse a place where no file can be written, before any work is done.
-
-    Raises:
-        InputError: a folder, a parent that is missing, or no permission.
-    """
-    if out.is_dir():
-        raise InputError("is a folder", field="--out", value=str(out), allowed="a file name")
-    folder = out.absolute().parent
-    if not folder.is_dir():
-        raise InputError("its folder does not exist", field="--out", value=str(out))
-    if out.exists() and not os.access(out, os.W_OK):
-        raise InputError("cannot be written", field="--out", value=str(out))
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", field="--out", value=str(out)) from error
-
-
-def write_page(page: str, out: Path) -> Path:
-    """Write a page in one step, so that a reader never sees half of it.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
-    part = out.with_name(f".{out.name}.{os.getpid()}.part")
-    try:
-        part.write_text(page, encoding="utf-8")
-        part.replace(out)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise InputError(f"cannot be written: {error.strerror}", field="--out", value=str(out)) from error
-    return out
-
-
-def merged(runs: Sequence[Run]) -> pd.DataFrame:
-    """Join the rows of runs; of several, a column ``run`` names each row's."""
-    import pandas as pd
-
-    if len(runs) == 1:
-        return runs[0].frame
-    names = _distinct([run.name for run in runs])
-    return pd.concat([run.frame.assign(run=name) for run, name in zip(runs, names, strict=True)], ignore_index=True)
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    """Number names that appear more than once."""
-    return [
-        name if names.count(name) == 1 else f"{name} ({names[: i + 1].count(name)})" for i, name in enumerate(names)
-    ]
+    return write_text(render(load_all(run_dirs)), out)
 
 
 def answers(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return the answer of each section and workload as plain data: what the page's first screen says."""
     frame = select.prepare(merged(runs))
-    floor = _floor(runs)
+    floor = noise_floor(runs)
     return [
         {"model": model, "gpu": gpu, "workload": workload or None} | _answer_data(findings.answer(rows, floor))
         for model, gpu, part in select.sections(frame)
@@ -136,12 +48,6 @@ def _answer_data(said: findings.Answer) -> dict[str, Any]:
     }
 
 
-def _floor(runs: Sequence[Run]) -> float | None:
-    """Return the largest A/A noise floor that the manifests state."""
-    floors = [value for run in runs if isinstance(value := run.manifest.get("aa_floor"), (int, float))]
-    return max((float(value) for value in floors if not text.is_missing(value)), default=None)
-
-
 def render(runs: Sequence[Run]) -> str:
     """Return the page as HTML."""
     import jinja2
@@ -152,13 +58,12 @@ def render(runs: Sequence[Run]) -> str:
     frame = merged(runs)
     data = select.prepare(frame)
     drawn: dict[str, Any] = {}
-    floor = _floor(runs)
-    sections = [_section(i, *part, floor, drawn) for i, part in enumerate(select.sections(data))]
-    names = _distinct([run.name for run in runs])
+    shown = [_shown(section, drawn) for section in sections(data, noise_floor(runs))]
+    names = distinct([run.name for run in runs])
     context = {
         "title": _title(data),
-        "lead": findings.nothing(data) if not sections else None,
-        "sections": sections,
+        "lead": findings.nothing(data) if not shown else None,
+        "sections": shown,
         "runs": [
             {"name": name, "facts": header.facts(run.frame, run.manifest), "command": header.command(run.manifest),
              "warnings": header.warnings(run.frame, run.manifest)}
@@ -189,57 +94,17 @@ def _title(data: pd.DataFrame) -> str:
     return text.join(shown) or "empty run"
 
 
-def _section(index: int, model: str, gpu: str, rows: pd.DataFrame, floor: float | None, drawn: dict[str, Any]) -> Any:
-    """Return what the template needs about one model on one GPU; its figures are added to ``drawn``."""
-    parts = list(select.workloads(rows))
-    missing = _Missing()
-    single = [item for item in figures.FIGURES if item[0] not in figures.ACROSS_WORKLOADS]
-    joint = [item for item in figures.FIGURES if item[0] in figures.ACROSS_WORKLOADS]
-    said = [findings.answer(part, floor) for _, part in parts[:MAX_WORKLOADS]]
-    shown = []
-    for j, (answer, (workload, part)) in enumerate(zip(said, parts, strict=False)):
-        builders = [] if answer.verdict == "nothing" else single
-        entries = _built(builders, part, f"s{index}-w{j}", workload, drawn, missing)
-        shown.append({"workload": workload, "answer": answer, "cards": _cards(answer), "figures": entries})
-    if all(answer.verdict == "nothing" for answer in said):
-        joint = []
-    across = _built(joint, rows, f"s{index}", "", drawn, missing)
-    return {"id": f"section-{index}", "model": model, "gpu": gpu, "parts": shown, "across": across,
-            "missing": missing.lines(len(shown)), "cases": header.statuses(rows),
-            "left_out": max(0, len(parts) - MAX_WORKLOADS)}  # fmt: skip
-
-
-class _Missing:
-    """What the figures of a section lack, each thing once, whatever the number of workloads that lack it."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, str | None], list[str]] = {}
-
-    def add(self, words: Mapping[str, Any], workload: str) -> None:
-        """Note the title of a figure without data and the command that adds what it needs."""
-        self._found.setdefault((words["title"], words["add"]), []).append(workload)
-
-    def lines(self, n_workloads: int) -> list[tuple[str, str | None]]:
-        """Return (what is missing, the command that adds it); the workloads are named unless all of them lack it."""
-        return [
-            (title if len(names) == n_workloads or not any(names) else f"{title} ({'; '.join(names)})", command)
-            for (title, command), names in self._found.items()
-        ]
-
-
-def _built(
-    builders: Sequence[tuple[str, Callable[[pd.DataFrame], Any]]], rows: pd.DataFrame, prefix: str, workload: str,
-    drawn: dict[str, Any], missing: _Missing,
-) -> list[dict[str, str]]:  # fmt: skip
-    """Build figures of some rows: those with data are added to ``drawn``, the others to ``missing``."""
-    entries = []
-    for name, build in builders:
-        figure = build(rows)
-        if figure.data:
-            entries.append(_figure(f"{prefix}-{name}", figure, drawn))
-        else:
-            missing.add(figure.layout.meta, workload)
-    return entries
+def _shown(section: Section, drawn: dict[str, Any]) -> dict[str, Any]:
+    """Return what the template needs about a section; its figures are added to ``drawn``."""
+    parts = [
+        {"workload": part.workload, "answer": part.answer, "cards": _cards(part.answer),
+         "figures": [_figure(name, figure, drawn) for name, figure in part.figures.items()]}
+        for part in section.parts
+    ]  # fmt: skip
+    across = [_figure(name, figure, drawn) for name, figure in section.across.items()]
+    return {"id": f"section-{section.id}", "model": section.model, "gpu": section.gpu, "parts": parts, "across": across,
+            "missing": section.missing, "cases": header.statuses(section.rows),
+            "left_out": section.left_out}  # fmt: skip
 
 
 def _cards(said: findings.Answer) -> list[tuple[str, str, str]]:

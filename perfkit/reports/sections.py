@@ -1,0 +1,100 @@
+"""What a report shows of each model on each GPU: the answer of every workload, the figures, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from perfkit.reports import figures, findings, select
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    Builder = tuple[str, Callable[[pd.DataFrame], go.Figure]]
+
+#: A section draws the figures of so many workloads; the table has the rows of all, and the page says so.
+MAX_WORKLOADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One workload of a section: what sets it apart from the others, its answer, its figures by id."""
+
+    workload: str
+    answer: findings.Answer
+    figures: dict[str, go.Figure]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One model on one GPU.
+
+    Attributes:
+        id: unique in the report.
+        rows: all of them, prepared.
+        parts: at most :data:`MAX_WORKLOADS`.
+        across: figures by id that set workloads beside each other.
+        missing: (what is missing, the command that adds it or None).
+        left_out: number of workloads without a part.
+    """
+
+    id: str
+    model: str
+    gpu: str
+    rows: pd.DataFrame
+    parts: tuple[Part, ...]
+    across: dict[str, go.Figure]
+    missing: tuple[tuple[str, str | None], ...]
+    left_out: int
+
+    @property
+    def figures(self) -> Iterator[tuple[str, go.Figure]]:
+        """Every figure with its id, in the order of the page."""
+        for part in self.parts:
+            yield from part.figures.items()
+        yield from self.across.items()
+
+
+def sections(data: pd.DataFrame, floor: float | None) -> list[Section]:
+    """Build the sections of prepared rows; ``floor`` is the A/A noise floor, a share."""
+    return [_section(f"s{i}", *place, floor) for i, place in enumerate(select.sections(data))]
+
+
+def _section(name: str, model: str, gpu: str, rows: pd.DataFrame, floor: float | None) -> Section:
+    workloads = list(select.workloads(rows))
+    parts = []
+    lacks: list[tuple[str, str, str | None]] = []
+    for i, (workload, part) in enumerate(workloads[:MAX_WORKLOADS]):
+        answer = findings.answer(part, floor)
+        drawn, empty = _build(f"{name}-w{i}", _ALONE if answer.verdict != "nothing" else (), part)
+        parts.append(Part(workload, answer, drawn))
+        lacks += [(title, workload, command) for title, command in empty]
+    said_something = any(part.answer.verdict != "nothing" for part in parts)
+    across, empty = _build(name, _ACROSS if said_something else (), rows)
+    lacks += [(title, "", command) for title, command in empty]
+    return Section(name, model, gpu, rows, tuple(parts), across, tuple(_missing(lacks, len(parts))),
+                   max(0, len(workloads) - MAX_WORKLOADS))  # fmt: skip
+
+
+_ALONE: Sequence[Builder] = tuple(item for item in figures.FIGURES if item[0] not in figures.ACROSS_WORKLOADS)
+_ACROSS: Sequence[Builder] = tuple(item for item in figures.FIGURES if item[0] in figures.ACROSS_WORKLOADS)
+
+
+def _build(
+    prefix: str, builders: Sequence[Builder], rows: pd.DataFrame
+) -> tuple[dict[str, go.Figure], list[tuple[str, str | None]]]:
+    """Return the figures that have data by id, and the title and the command of those that have none."""
+    built = [(f"{prefix}-{name}", build(rows)) for name, build in builders]
+    empty = [(figure.layout.meta["title"], figure.layout.meta["add"]) for _, figure in built if not figure.data]
+    return {name: figure for name, figure in built if figure.data}, empty
+
+
+def _missing(lacks: Iterable[tuple[str, str, str | None]], n_parts: int) -> Iterator[tuple[str, str | None]]:
+    """Say each lack once; the workloads that have it are named unless all have."""
+    found: dict[tuple[str, str | None], list[str]] = {}
+    for title, workload, command in lacks:
+        found.setdefault((title, command), []).append(workload)
+    for (title, command), names in found.items():
+        yield title if len(names) == n_parts or not any(names) else f"{title} ({'; '.join(names)})", command
