@@ -3,8 +3,8 @@
 Inputs: shapes and formats of the models, datasheet rates, published kernel speedups, and two published bandwidths: 0.85
 of 3.35 TB/s, as the H100's conventional kernel reaches (paper, E.2.1: 84 to 86 % of peak), and 5 times 1.07 GB in 831
 us on a B300 (App. A). Both stand for weights, keys and values too. The engine's own time is the estimate that perfkit
-ships, 1.3 ms a step and 5 us a row. It was read off Nano's rows: Nano shows that the terms add up, every other model
-whether it carries over. What comes out with no such time at all is held as well.
+ships, 1.05 ms a step and 7.7 us a row, fitted to none of the rows held here (perfkit/paper/fit.py): Nano's with an FP16
+state, and at B = 8. What comes out with no such time at all is held as well.
 
 Whole steps ran one prompt of a dozen tokens B times for 1,000 steps (benchmarks/replayssm/e2e_decode_speedup.py of the
 authors' fork), so rows route identically, and a request has 513 tokens on average.
@@ -62,16 +62,16 @@ NANO = [(1, 0.73, 0.98), (32, 1.69, 1.16), (128, 1.78, 1.38), (256, 1.80, 1.47),
 
 @pytest.mark.parametrize(("batch", "kernel", "published"), NANO)
 def test_nano_on_h100(batch: int, kernel: float, published: float) -> None:
-    """Within 4 %; it comes within 1.5. The kernel's speedup at 512 is not published: it "levels off" (E.2.1)."""
+    """Within 4 %; it comes within 1.7. The kernel's speedup at 512 is not published: it "levels off" (E.2.1)."""
     # At B = 1 the conventional kernel reaches 21.6 % of peak.
     took = _conventional("nemotron-nano-4b", batch, kernel_share=0.216 / 0.85 if batch == 1 else 1.0)
     assert took.speedup(kernel) == pytest.approx(published, rel=0.04)
-    assert took.speedup(kernel) == pytest.approx(published, rel=0.015)
+    assert took.speedup(kernel) == pytest.approx(published, rel=0.017)
 
 
 def test_nano_by_the_published_arithmetic() -> None:
     """Conventional 14.85 ms, the kernel 1.80 times as fast 8.25, all else 5.1 of which 7.1 GB are weights: 1.495."""
-    step, layer = _model("nemotron-nano-4b")
+    step, layer = _model("nemotron-nano-4b", Overheads(step_us=1300, row_us=5, source="that arithmetic"))
     took = step.step(layer * 256, 256)  # no keys and values there
     assert took.ssm == pytest.approx(14_850, rel=1e-3)
     assert took.with_kernel_speedup(1.80).ssm == pytest.approx(8250, rel=1e-3)
@@ -90,10 +90,10 @@ def test_nano_without_an_engines_time_gains_up_to_seven_percent_too_much(
 
 @pytest.mark.parametrize(
     ("batch", "kernel", "published", "computed"),
-    [(32, 1.20, 1.06, 1.062), (128, 1.46, 1.24, 1.256), (256, 1.53, 1.42, 1.354)],
+    [(32, 1.20, 1.06, 1.064), (128, 1.46, 1.24, 1.253), (256, 1.53, 1.42, 1.343)],
 )
 def test_super_on_b300(batch: int, kernel: float, published: float, computed: float) -> None:
-    """Within 10 % (-4.6 % at 256), with or without an engine's time, which lands at 1.44."""
+    """Within 10 % (-5.5 % at 256), with or without an engine's time, which lands at 1.44."""
     speedup = _conventional("nemotron-super", batch).speedup(kernel)
     assert speedup == pytest.approx(computed, abs=1e-3)
     assert speedup == pytest.approx(published, rel=0.10)
@@ -110,25 +110,25 @@ def test_super_outside_its_kernels() -> None:
 def test_super_at_512_is_out_of_reach() -> None:
     """Published 1.72 with a dagger: the power cap throttles the conventional kernel in the model and replay not.
 
-    No step gains more than its kernel, 1.53 at 256, so one phi for both methods cannot land it: 1.39, 19 % below. A phi
-    of 1.29 for the conventional kernel alone would; nobody published one.
+    No step gains more than its kernel, 1.53 at 256, so one phi for both methods cannot land it: 1.37, 20 % below. A phi
+    of 1.32 for the conventional kernel alone would; nobody published one.
     """
     took = _conventional("nemotron-super", 512)
-    assert took.speedup(1.53) == pytest.approx(1.390, abs=1e-3)
-    assert took.speedup(1.53) / 1.72 - 1 == pytest.approx(-0.19, abs=0.005)
+    assert took.speedup(1.53) == pytest.approx(1.372, abs=1e-3)
+    assert took.speedup(1.53) / 1.72 - 1 == pytest.approx(-0.20, abs=0.005)
     step, layer = _model("nemotron-super")
-    slowed = step.step(layer * 512, 512, context=CONTEXT, routing="identical", slowdown=1.29)
+    slowed = step.step(layer * 512, 512, context=CONTEXT, routing="identical", slowdown=1.32)
     assert slowed.us / took.with_kernel_speedup(1.53).us == pytest.approx(1.72, abs=0.01)
 
 
 def test_super_at_1_takes_the_isolated_kernels_too_seriously() -> None:
-    """9.3 % of peak and a kernel 0.41 times as fast would cost 13 % of a step; published are 4 %.
+    """9.3 % of peak and a kernel 0.41 times as fast would cost 17 % of a step; published are 4 %.
 
     Most likely a lone kernel of some 10 us holds launch and ramp, which overlap with its neighbours' in a graph. At the
     bandwidth of large batches the model is 2 % off.
     """
     took = _conventional("nemotron-super", 1, kernel_share=0.093 * 8000 / BANDWIDTH["b300"])
-    assert took.speedup(0.41) / 0.96 - 1 == pytest.approx(-0.125, abs=0.005)
+    assert took.speedup(0.41) / 0.96 - 1 == pytest.approx(-0.136, abs=0.005)
     assert _conventional("nemotron-super", 1).speedup(0.41) == pytest.approx(0.96, rel=0.02)
 
 
@@ -143,7 +143,7 @@ def test_qwen_4b_on_h100(batch: int, published: float) -> None:
 
 @pytest.mark.parametrize(
     ("batch", "published", "computed", "distinct"),
-    [(128, 1.16, 1.231, 1.106), (256, 1.20, 1.290, 1.165), (512, 1.22, 1.321, 1.226)],
+    [(128, 1.16, 1.229, 1.106), (256, 1.20, 1.280, 1.162), (512, 1.22, 1.306, 1.219)],
 )
 def test_qwen_122b_on_b300(batch: int, published: float, computed: float, distinct: float) -> None:
     """Within 10 %, 6 to 8 % too much, for the least speedup of a kernel at 256, 1.46; 10 % for 1.49, that at 512.
@@ -214,7 +214,7 @@ def _served(kernel: float, batch: int, draft_len: int, *, fits: int = 702, accep
 
 
 def _request_us() -> float:
-    """Return what a request takes besides its steps: what the step lacks of standard decoding's throughput, 4.3 ms."""
+    """Return what a request takes besides its steps: what the step lacks of standard decoding's throughput, 3.8 ms."""
     return (1e6 / STANDARD - 1e6 / _served(1.0, 512, 1)) * TOKENS
 
 
@@ -231,11 +231,11 @@ def test_caps() -> None:
 
 
 def test_what_standard_decoding_and_other_batches_say() -> None:
-    """4.3 ms a request beside its steps; 1.6 to 1.9 tokens a step at T = 2, 3.0 to 3.4 at T = 4."""
-    assert _served(1.0, 512, 1) == pytest.approx(12_622, rel=1e-3)
-    assert _request_us() == pytest.approx(4338, rel=1e-3)
-    assert [_accepted(2, batch) for batch in (1, 32)] == pytest.approx([1.62, 1.88], abs=0.01)
-    assert [_accepted(4, batch) for batch in (1, 32)] == pytest.approx([3.03, 3.39], abs=0.02)
+    """3.8 ms a request beside its steps; 1.6 to 1.9 tokens a step at T = 2, 3.1 to 3.4 at T = 4."""
+    assert _served(1.0, 512, 1) == pytest.approx(12_279, rel=1e-3)
+    assert _request_us() == pytest.approx(3772, rel=1e-3)
+    assert [_accepted(2, batch) for batch in (1, 32)] == pytest.approx([1.64, 1.89], abs=0.01)
+    assert [_accepted(4, batch) for batch in (1, 32)] == pytest.approx([3.12, 3.44], abs=0.02)
 
 
 @pytest.mark.parametrize("reference", [1, 32])
@@ -265,13 +265,13 @@ def test_tokens_per_second_in_serving(reference: int) -> None:
 
 @pytest.mark.parametrize(
     ("draft_len", "batch", "published", "low", "high"),
-    [(2, 256, 1.36, 0.082, 0.139), (2, 512, 1.73, 0.089, 0.163), (4, 256, 1.79, 0.256, 0.308),
-     (4, 512, 2.10, 0.217, 0.280)],
+    [(2, 256, 1.36, 0.069, 0.123), (2, 512, 1.73, 0.061, 0.129), (4, 256, 1.79, 0.206, 0.253),
+     (4, 512, 2.10, 0.154, 0.209)],
 )  # fmt: skip
 def test_decode_steps_alone_gain_more_than_serving(
     draft_len: int, batch: int, published: float, low: float, high: float
 ) -> None:
-    """Steps only, prefill left out: T = 2 is 8 to 16 % high, T = 4 22 to 31 %.
+    """Steps only, prefill left out: T = 2 is 6 to 13 % high, T = 4 15 to 25 %.
 
     That is no error of the step but another quantity: the published time has prefill in it, the same for both methods.
     """
@@ -294,9 +294,9 @@ def test_snapshots_by_bytes_and_steps_alone_land_by_two_errors(draft_len: int, b
 
 
 def test_without_waves_snapshots_would_lose_less() -> None:
-    """At 512 requests with T = 4 the cap alone costs snapshots a factor of 1.24: three waves read all weights."""
+    """At 512 requests with T = 4 the cap alone costs snapshots a factor of 1.23: three waves read all weights."""
     kernel = _snapshot_kernel(4)
-    assert _served(kernel, 512, 4, fits=512) / _served(kernel, 512, 4, fits=233) == pytest.approx(1.24, abs=0.01)
+    assert _served(kernel, 512, 4, fits=512) / _served(kernel, 512, 4, fits=233) == pytest.approx(1.226, abs=0.002)
 
 
 def test_context_matters_little_here() -> None:

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+from perfkit.paper.check import CheckRow, check_columns, check_document, check_line, check_plan, render_checks
 from perfkit.paper.ours import TOLERANCE, Compared, Ours, differences, document
 from perfkit.paper.rows import Rows
 from perfkit.paper.table import COLUMNS, compare_table, text
 
-__all__ = ["COLUMNS", "TOLERANCE", "Compared", "Ours", "Rows", "compare_table", "differences", "document", "text"]
+__all__ = [
+    "COLUMNS",
+    "TOLERANCE",
+    "CheckRow",
+    "Compared",
+    "Ours",
+    "Rows",
+    "check_columns",
+    "check_document",
+    "check_line",
+    "check_plan",
+    "compare_table",
+    "differences",
+    "document",
+    "render_checks",
+    "text",
+]

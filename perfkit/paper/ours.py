@@ -15,8 +15,10 @@ IMPLEMENTATION = "perfkit"
 TOLERANCE = 0.05
 
 Kind = Literal["measured", "recorded", "model"]
-Verdict = Literal["miss", "agrees", "not comparable", "not measured", "not published"]
-VERDICTS: tuple[Verdict, ...] = ("miss", "agrees", "not comparable", "not measured", "not published")
+Verdict = Literal["miss", "agrees", "not comparable", "not measured", "not predicted", "not published"]
+VERDICTS: tuple[Verdict, ...] = (
+    "miss", "agrees", "not comparable", "not measured", "not predicted", "not published",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,28 @@ class Ours:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """What the model says of a published cell of somebody else's implementation.
+
+    Attributes:
+        low: the number, or the least of a range over what is not published.
+        high: the largest.
+        basis: what stands in for what is not published; None where nothing does.
+        reasons: why it is no test of the model; () where it is one.
+    """
+
+    low: float
+    high: float
+    basis: str | None = None
+    reasons: tuple[str, ...] = ()
+
+    def of(self, cell: PaperCell) -> Ours:
+        """Return it as ours of a cell: the GPU, kernels, baseline and routing are those that were published."""
+        return Ours(kind="model", low=self.low, high=self.high, gpu=cell.gpu, implementation=cell.implementation,
+                    baseline=cell.baseline, routing=cell.routing)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """A published cell and ours.
 
@@ -55,12 +79,16 @@ class Compared:
         ours: ours; None where there is none.
         absent: why there is none.
         reasons: why the two are not comparable; () where they are.
+        basis: what ours rests on where not all that it takes is published.
+        cause: of a miss: what the same gives under other assumptions.
     """
 
     cell: PaperCell
     ours: Ours | None
     absent: str | None
     reasons: tuple[str, ...]
+    basis: str | None = None
+    cause: str | None = None
 
     @property
     def ratio(self) -> tuple[float, float] | None:
@@ -75,10 +103,13 @@ class Compared:
     def off(self) -> float:
         """How far the ratio is from 1, as the size of its logarithm; past an open end only. 0 without a ratio.
 
-        Two zeros agree; a zero and another number are infinitely far.
+        Two zeros agree; a zero and another number are infinitely far. Of a range that the model gives for one number,
+        because not all that it takes is published, the middle counts.
         """
         if self.ours is None or self.cell.lost is not None:
             return 0.0
+        if self.ours.kind == "model" and self.cell.low == self.cell.high and self.ours.low > 0 and self.cell.low:
+            return abs(_distance(math.sqrt(self.ours.low * self.ours.high), self.cell.low))
         if self.cell.low is None and self.cell.high is not None:
             return max(0.0, _distance(self.ours.high, self.cell.high, signed=True))
         if self.cell.high is None and self.cell.low is not None:
@@ -92,7 +123,7 @@ class Compared:
         if self.cell.lost is not None:
             return "not published"
         if self.ours is None:
-            return "not measured"
+            return "not predicted" if self.cell.kind == "step" else "not measured"
         if self.reasons:
             return "not comparable"
         return "miss" if self.off > math.log1p(TOLERANCE) else "agrees"
@@ -134,7 +165,7 @@ def document(item: Compared) -> dict[str, Any]:
         "acceptances": cell.acceptances, "state_dtype": cell.state_dtype, "read_dtype": cell.read_dtype,
         "step": cell.step, "note": cell.note, "published": published, "ours": ours, "absent": item.absent,
         "ratio": item.ratio, "comparable": None if ours is None or cell.lost else not item.reasons,
-        "reasons": item.reasons, "verdict": item.verdict,
+        "reasons": item.reasons, "verdict": item.verdict, "basis": item.basis, "cause": item.cause,
     }  # fmt: skip
 
 

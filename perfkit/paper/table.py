@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from perfkit.paper.commands import missing_commands
 from perfkit.paper.formulas import formula_value
-from perfkit.paper.ours import Compared, Ours, compared
+from perfkit.paper.ours import Compared, Ours, Predicted, compared, differences
+from perfkit.paper.predicted import predicted_cause, predicted_value
 from perfkit.paper.rows import Rows, kernel_value
 from perfkit.profiles import load_model
 from perfkit.profiles.published import PaperCell, PaperTable
 
-WHOLE_STEP = "whole step: not predicted yet"
 WHOLE_MODEL = "not measured; outputs of whole models, which perfkit does not run"
 TWO_PRECISIONS = "not measured; kernels that read a second, lower-precision checkpoint are not there yet"
 NOT_STATED = "not measured; the publication does not say of which kernels"
@@ -25,29 +25,51 @@ _MAY_BE_COMMON = ("model", "B", "T", "L", "a", "unit", "ours is")
 
 def compare_table(table: PaperTable, rows: Rows) -> list[Compared]:
     """Return each cell with ours: misses first, then what agrees, is not comparable, not there, not published."""
-    found: dict[int, Ours | None] = {}
-    for at, cell in enumerate(table.cells):
+    items: dict[int, Compared] = {}
+    wanting: list[PaperCell] = []
+    for cell in table.cells:
         if cell.kind == "kernel":
-            found[at] = kernel_value(cell, rows)
+            ours = kernel_value(cell, rows)
         else:
-            found[at] = formula_value(cell) if cell.kind == "formula" and cell.lost is None else None
-    wanting = [cell for at, cell in enumerate(table.cells) if found[at] is None and _absent(cell) is None]
+            ours = formula_value(cell) if cell.kind == "formula" and cell.lost is None else None
+        guess = predicted_value(cell) if _is_predicted(cell, ours, rows) else None
+        if isinstance(guess, Predicted):
+            items[id(cell)] = _predicted(cell, guess, ours)
+            continue
+        absent = None if ours else guess or _absent(cell)
+        if ours is None and absent is None:
+            wanting.append(cell)
+        items[id(cell)] = compared(cell, ours, absent)
     commands = missing_commands(table.name, wanting)
-    items = [
-        compared(
-            cell, found[at], None if found[at] else _absent(cell) or f"not measured; {commands[cell]} makes it on a GPU"
-        )
-        for at, cell in enumerate(table.cells)
-    ]
-    return sorted(items, key=lambda item: item.order)
+    for cell in wanting:
+        items[id(cell)] = compared(cell, None, f"not measured; {commands[cell]} makes it on a GPU")
+    return sorted((items[id(cell)] for cell in table.cells), key=lambda item: item.order)
+
+
+def _is_predicted(cell: PaperCell, ours: Ours | None, rows: Rows) -> bool:
+    """Say whether the model speaks for a cell: of whole steps, and of others' kernels that nobody ran here."""
+    if cell.lost is not None:
+        return False
+    if cell.kind == "step":
+        return True
+    return cell.quantity == "kernel_us" and rows.kind == "recorded" and (ours is None or bool(differences(cell, ours)))
+
+
+def _predicted(cell: PaperCell, guess: Predicted, own: Ours | None) -> Compared:
+    """Return a cell beside the model's number; what perfkit's own kernels take is said with it."""
+    basis = guess.basis
+    if own is not None:
+        basis = f"{basis}; perfkit's own kernel, {_origin(own)}: {_number(own)}"
+    found = Compared(cell=cell, ours=guess.of(cell), absent=None, reasons=guess.reasons, basis=basis)
+    return replace(found, cause=predicted_cause(cell, guess)) if found.verdict == "miss" else found
 
 
 def _absent(cell: PaperCell) -> str | None:
     """Return why there is none of ours, where no command of perfkit makes it; None where one does."""
-    if cell.kind == "step":
-        return WHOLE_STEP
     if cell.kind == "model":
         return WHOLE_MODEL
+    if cell.kind == "step":
+        return "the published number is lost"
     if cell.kind == "formula":
         return "the published number is lost, and so is what it was of"
     if cell.quantity == "kernel_nonflush_speedup" or cell.read_dtype not in (None, cell.state_dtype):
@@ -83,6 +105,7 @@ _METHODS: Mapping[str, str] = MappingProxyType(
         "kernel_nonflush_speedup": "kernel {method}, {read} read, no flush",
         "kernel_bandwidth_share": "DRAM bandwidth of {method}",
         "kernel_best_window": "best window of {method}",
+        "step_crossover_tokens": "crossover of state and attention in a step",
         "step_speedup": "whole step, {baseline} over {method}",
         "serving_speedup": "serving, {method} over {baseline}",
         "serving_tokens_per_s": "serving, {method}",
@@ -129,14 +152,13 @@ def text(items: Sequence[Compared]) -> Text:
     lines = []
     for item in items:
         cell, verdict = item.cell, str(item.verdict)
-        reasons = (
-            [item.absent] if item.absent else ["not comparable: " + "; ".join(item.reasons)] if item.reasons else []
-        )
-        if item.verdict == "not measured":
+        reasons = [item.absent] if item.absent and not (cell.lost and cell.kind == "step") else []
+        reasons += ["not comparable: " + "; ".join(item.reasons)] if item.reasons else []
+        if item.verdict in ("not measured", "not predicted"):
             verdict = (item.absent or verdict).split(";")[0]
         reasons = [words for words in reasons if words and words != verdict]
         reasons += [f"not published: {cell.lost}"] if cell.lost else []
-        reasons += [cell.note] if cell.note else []
+        reasons += [words for words in (item.basis, item.cause, cell.note) if words]
         lines.append((
             _what(cell), _models(cell), _several(cell.batches), _several(cell.draft_lens), _several(cell.windows),
             _several(cell.acceptances), _published(cell), _number(item.ours), cell.unit, _origin(item.ours),

@@ -66,8 +66,10 @@ class Bound:
         return self.body_us / (self.time_us - self.launch_us)
 
 
-def step_counts(shape: Shape, method: str, batch: Any, draft_len: int, h: Any = 0, flush: Any = 0.0) -> Counts:
-    """Return the bytes of a step of one layer with BF16 inputs and an FP32 state, by method; arrays broadcast.
+def step_counts(
+    shape: Shape, method: str, batch: Any, draft_len: int = 1, h: Any = 0, flush: Any = 0.0, element_bytes: Any = 4
+) -> Counts:
+    """Return the bytes of a step of one layer with BF16 inputs, by method; arrays broadcast.
 
     Args:
         shape: the layer's.
@@ -76,8 +78,9 @@ def step_counts(shape: Shape, method: str, batch: Any, draft_len: int, h: Any = 
         draft_len: T.
         h: records that the step reads: of the buffer, or cached inputs that a recovery replays.
         flush: 1 where the step writes its checkpoint because the window is full.
+        element_bytes: of the state's elements.
     """
-    state, record = layer_state_bytes(shape), layer_record_bytes(shape)
+    state, record = layer_state_bytes(shape, element_bytes), layer_record_bytes(shape)
     query, out = 2 * shape.n_k_heads * shape.d_k, 2 * shape.n_v_heads * shape.d_v
     holding = HOLDINGS[method]
     reads, writes = state_traffic(method).counts(draft_len, flush)
