@@ -49,19 +49,21 @@ def test_names() -> None:
     assert load_implementations("ours") == ()
 
 
-@pytest.mark.parametrize("timed", read_implementations(), ids=lambda timed: f"{timed.impl}-{timed.method}-{timed.gpu}")
-def test_bytes_are_the_exact_count_of_our_method_but_for_cursors_and_parameters(timed: Timed) -> None:
-    shape = load_model(timed.model).shape
-    text = {"T-1": str(timed.draft_len - 1), None: "1"}.get(timed.acceptance, timed.acceptance or "")
-    case = Case(shape, timed.method, 256, timed.window, timed.draft_len, text, "aligned", None, "bfloat16", "float32",
-                None)  # fmt: skip
-    method: Any = registry.get_method(shape.family, timed.method, timed.phase)
-    chain = derive.case_chain(case, method)
-    point = replace(Point.of(case), window=chain.window) if method.windowed else Point.of(case)
-    exact = method.step(shape, point, chain.h, chain.flush)
-    ours = step_counts(shape, timed.method, 256, timed.draft_len, chain.h, chain.flush.astype(float))
-    for mine, theirs in ((ours.bytes_read, exact.bytes_read), (ours.bytes_write, exact.bytes_write)):
-        assert chain.mean(mine + 0.0 * chain.h) == pytest.approx(chain.mean(theirs + 0.0 * chain.h), rel=0.01)
+def test_bytes_are_the_exact_count_of_our_method_but_for_cursors_and_parameters() -> None:
+    for timed in read_implementations():
+        shape = load_model(timed.model).shape
+        text = {"T-1": str(timed.draft_len - 1), None: "1"}.get(timed.acceptance, timed.acceptance or "")
+        case = Case(shape, timed.method, 256, timed.window, timed.draft_len, text, "aligned", None, "bfloat16",
+                    "float32", None)  # fmt: skip
+        method: Any = registry.get_method(shape.family, timed.method, timed.phase)
+        chain = derive.case_chain(case, method)
+        point = replace(Point.of(case), window=chain.window) if method.windowed else Point.of(case)
+        exact = method.step(shape, point, chain.h, chain.flush)
+        ours = step_counts(shape, timed.method, 256, timed.draft_len, chain.h, chain.flush.astype(float))
+        for mine, theirs in ((ours.bytes_read, exact.bytes_read), (ours.bytes_write, exact.bytes_write)):
+            assert chain.mean(mine + 0.0 * chain.h) == pytest.approx(chain.mean(theirs + 0.0 * chain.h), rel=0.01), (
+                timed
+            )
 
 
 @pytest.mark.parametrize(

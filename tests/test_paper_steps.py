@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
 
+from perfkit.cli import app
 from perfkit.paper import Compared, Rows, compare_table, text
 from perfkit.paper.fit import TEST_BATCHES, fit_cells, fit_overheads, is_fitted
 from perfkit.paper.kernels import bandwidth_gb_s, conventional_us, kernel_speedup
@@ -208,3 +210,14 @@ def test_inputs_of_serving() -> None:
 def test_a_range_over_what_is_not_published_counts_by_its_middle() -> None:
     found = one("table9", batches=(256,), draft_lens=(6,), low=1.99, windows=(16,))
     assert found.ours is not None and found.ours.low < 0.96 * 1.99 and found.verdict == "agrees"
+
+
+def test_the_command_shows_misses_first_with_their_causes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["reproduce", "table6", "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)["cells"][0]
+    assert (first["models"], first["batches"], first["verdict"]) == ([SUPER], [512], "miss")
+    assert first["ours"]["kind"] == "model" and "no step gains more than its kernel" in first["cause"]
+    assert first["basis"] == "the kernel's speedup is not published at B = 512: 1.53 at 256 stands in"
+    assert app.run(["reproduce", "table6"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[2].startswith("whole step, conventional, tuned over replay") and "not predicted" in out

@@ -32,9 +32,10 @@ def reproduce(
 ) -> int:
     """Show a figure of the paper: published, ours, their ratio.
 
-    Ours are measured (of the runs that are named), recorded (shipped rows) or, where a formula decides, of the
-    model; each line says which. Another GPU, implementation, baseline or routing makes the two not comparable, with
-    the reason; misses come first. Table 3 also sets the count of state traffic against DRAM bytes by Nsight Compute.
+    Ours are measured (of the runs that are named), recorded (shipped rows) or of the model (formulas, whole steps,
+    serving, others' kernels carried over from another GPU); each line says which. Another GPU, implementation, baseline
+    or routing makes the two not comparable, with the reason; misses come first, with what other assumptions would
+    give. Table 3 also sets the count of state traffic against DRAM bytes by Nsight Compute.
 
     Examples:
         perfkit reproduce

@@ -49,7 +49,7 @@ def conventional_us(model: str, gpu: str, batch: int, state_dtype: str = "float3
         if (fit["gpu"], fit["method"]) == (gpu, "conventional"):
             own = {name: item["value"] for name, item in fit["parameters"].items()}
             body = float(roofs.time_us(*counts)) / own["efficiency"]
-            return roofs.graph_node_us + own.get("overhead_us", 0.0) + body
+            return float(roofs.graph_node_us + own.get("overhead_us", 0.0) + body)
     return float(counts.total) / bandwidth_gb_s(gpu) / 1e3
 
 
