@@ -34,8 +34,9 @@ def report(
 ) -> None:
     """Write one offline HTML page from finished runs.
 
-    Several runs stand in one page, by model and GPU. With --csv, --markdown or --png the page itself is written only
-    where -o says.
+    Several runs stand in one page, by model and GPU; a run of a model and GPU that an earlier one was measured on is
+    compared with that one, as `perfkit compare` does, worst cases first. With --csv, --markdown or --png the page
+    itself is written only where -o says.
 
     Examples:
         perfkit report runs/my-run
@@ -51,6 +52,7 @@ def report(
     if target is not None and target.suffix.lower() not in (".html", ".htm"):
         raise InputError("must be an HTML file", field="--out", value=str(target), allowed="*.html")
 
+    from perfkit.reports.changes import changes
     from perfkit.reports.output import check_writable, write_text
     from perfkit.reports.page import answers, render
     from perfkit.reports.png import check_png, write_png
@@ -63,6 +65,7 @@ def report(
     if png is not None:
         check_png(png)
     loaded = load_all(runs)
+    found = changes(loaded)
     written: dict[str, Any] = {"report": target}
     if target is not None:
         write_text(render(loaded), target)
@@ -73,7 +76,11 @@ def report(
     if json_:
         size = None if target is None else target.stat().st_size
         rows = sum(len(run.frame) for run in loaded)
-        print_json(written | {"bytes": size, "rows": rows, "answers": answers(loaded)})
+        compared = [
+            {"base": change.base, "new": change.new, "verdict": change.verdict, "headline": change.headline}
+            for change in found
+        ]
+        print_json(written | {"bytes": size, "rows": rows, "answers": answers(loaded), "changes": compared})
         return
     if markdown:
         from perfkit.reports.markdown import markdown as tables
@@ -81,6 +88,8 @@ def report(
         typer.echo(tables(loaded), nl=False)
     else:
         console = err_console()
+        for change in found:
+            console.print(change.headline, markup=False)
         for item in answers(loaded):
             console.print(f"{item['model']} on {item['gpu']}: {item['headline']}", markup=False)
     paths = [path for path in (target, csv, *written.get("png", ())) if path is not None]

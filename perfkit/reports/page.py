@@ -10,7 +10,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perfkit import compare as comparing
 from perfkit.reports import findings, header, select, table, text, theme
+from perfkit.reports.changes import changes
 from perfkit.reports.output import check_writable, write_text
 from perfkit.reports.points import points_csv
 from perfkit.reports.runs import Run, distinct, load_all, merged, noise_floor
@@ -64,6 +66,9 @@ def render(runs: Sequence[Run]) -> str:
         "title": _title(data),
         "lead": findings.nothing(data) if not shown else None,
         "sections": shown,
+        "changes": changes(runs),
+        "change_title": comparing.TITLE,
+        "change_columns": comparing.COLUMNS,
         "runs": [
             {"name": name, "facts": header.facts(run.frame, run.manifest), "command": header.command(run.manifest),
              "warnings": header.warnings(run.frame, run.manifest)}
