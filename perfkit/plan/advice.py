@@ -1,0 +1,72 @@
+"""One sentence: what to run, what it gains, and what the gain is made of."""
+
+from __future__ import annotations
+
+from perfkit.plan.answer import STANDARD, Answer, ratio
+from perfkit.plan.question import Question
+from perfkit.plan.rows import Row
+from perfkit.plan.words import named, times
+
+
+def advice(found: Answer) -> str:
+    """Return the sentence of an answer."""
+    asked, best, base = found.table.question, found.best, found.baseline
+    if found.verdict == "over the limit":
+        return (
+            f"Nothing keeps {limit(asked)} with {asked.concurrency:,} requests: the best, {named(best)}, {over(found)}."
+        )
+    if base is None or found.gain is None:
+        return f"Run {named(best)}; nothing that engines do without it was compared."
+    if found.verdict == "no change":
+        if best is base:
+            return f"Change nothing: {named(base)} is the fastest of what was compared{_runner_up(found)}."
+        return (f"Change nothing: {named(best)} would give {times(found.gain)} the tokens/s of {named(base)}, which "
+                "does not clear what is not known of their kernels.")  # fmt: skip
+    if found.verdict == "unproven":
+        unknown = best if best.is_bound else base
+        return (f"Measure before changing: by bytes {named(best)} gives {times(found.gain)} the tokens/s of "
+                f"{named(base)}, but the kernels of {unknown.method} at T = {unknown.draft_len} were never timed "
+                f"({_sweep(asked, best)}).")  # fmt: skip
+    plain = found.plain
+    more = ""
+    if plain is not None and plain is not base and plain.key != base.key:
+        more = f", {ratio(best, plain).value:.2f}x those of conventional decode"
+    return f"Run {named(best)}: {times(found.gain)} the tokens/s of {named(base)}{more}: {reason(best, base)}."
+
+
+def reason(best: Row, base: Row) -> str:
+    """Return what a gain is made of: state-space layers, tokens a step, requests at once."""
+    ssm, under = best.terms["ssm"], base.terms["ssm"]
+    parts = [f"its state-space layers take {ssm:.1f} of {best.step_ms:.1f} ms, there {under:.1f} of {base.step_ms:.1f}"]
+    if abs(best.accepted - base.accepted) > 0.005:
+        parts.append(f"a step commits {best.accepted:.2f} tokens for {base.accepted:.2f}")
+    if best.runs != base.runs:
+        parts.append(f"{best.runs:,} requests run at once for {base.runs:,}")
+    return ", ".join(parts)
+
+
+def limit(asked: Question) -> str:
+    """Return the limit in words."""
+    what = "a p99 step" if asked.sla_on == "step" else "a token"
+    return f"{what} within {asked.sla_ms:g} ms"
+
+
+def over(found: Answer) -> str:
+    """Return how far the best row is over the limit."""
+    best, on = found.best, found.table.question.sla_on
+    return f"takes {best.p99_ms if on == 'step' else best.token_ms:.1f} ms"
+
+
+def _runner_up(found: Answer) -> str:
+    """Return what the best of the other methods would give."""
+    base = found.best
+    other = next((one for one in found.table.choices if one.method not in STANDARD), None)
+    if other is None:
+        return ""
+    row = other.row()
+    return f"; {named(row)} would give {times(ratio(row, base))} its tokens/s"
+
+
+def _sweep(asked: Question, row: Row) -> str:
+    draft = f" --draft {row.draft_len}" if row.draft_len > 1 else ""
+    return f"perfkit sweep --model {asked.model.key}{draft} on a {asked.gpu.key}"

@@ -1,0 +1,121 @@
+"""What to know before trusting a plan: what its times rest on, where its gain goes, and what it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfkit.errors import InputError
+from perfkit.plan.answer import Answer, answer
+from perfkit.plan.rows import Row
+from perfkit.plan.words import dtype, named
+
+#: Precision keeps this share of a gain, or the other state erases it.
+_ERASED = 0.5
+LEFT_OUT = (
+    "prefill and arrivals; the prefix cache: one engine's replay mode forces a cache strategy that raised time to "
+    "first token up to 4.7 times elsewhere (production notes beside vLLM's pull requests): measure it before switching"
+)
+
+
+def not_in_doubt(found: Answer) -> str:
+    """Return what the ± of a table does not hold."""
+    asked = found.table.question
+    parts = ["acceptance", "the engine's own time" if asked.overheads.step_us or asked.overheads.row_us else
+             "an engine's own time, taken as 0", "drafting beyond its weights" if asked.drafts.lengths[-1] > 1 else "",
+             "all-reduces (estimated)" if asked.tp > 1 else "", "a power cap (--slowdown)"]  # fmt: skip
+    return ", ".join(part for part in parts if part)
+
+
+def warnings(found: Answer) -> list[str]:
+    """Return one line for each reason to doubt a plan."""
+    return [*_basis(found), *_state(found), *_load(found), *_model(found)]
+
+
+def _basis(found: Answer) -> Iterator[str]:
+    asked = found.table.question
+    family = asked.model.family
+    bounds: set[str] = set()
+    carried: dict[str, set[str]] = {}
+    lent: dict[str, set[str]] = {}
+    beyond: dict[tuple[int, int, int], set[str]] = {}
+    for choice in found.table.choices:
+        layer, name = choice.block.layer, f"{choice.method}{' verify' if choice.draft_len > 1 else ' decode'}"
+        known = layer.efficiency
+        if known is None:
+            bounds.add(name)
+            continue
+        lender, batches = getattr(known, "lender", None), getattr(known, "batches", ())
+        if lender is not None:
+            lent.setdefault(lender, set()).add(name)
+        if known.gpu != asked.gpu.key:
+            carried.setdefault(known.gpu, set()).add(name)
+        runs = int(choice.block.runs[choice.at])
+        if batches and not batches[0] <= runs <= batches[-1]:
+            beyond.setdefault((batches[0], batches[-1], runs), set()).add(name)
+    if not asked.roofs.calibrated:
+        yield f"uncalibrated: the roofs of {asked.gpu.key} are its datasheet's, not measured (perfkit roofline)"
+    for gpu, names in carried.items():
+        yield f"kernels of {_list(names)} were timed on {gpu} alone: carried over to {asked.gpu.key}"
+    for lender, names in lent.items():
+        yield f"kernels of {family} {_list(names)} were never timed: predicted by those of {lender}"
+    if bounds:
+        yield f"kernels of {family} {_list(bounds)} were never timed: ≤ is what their bytes allow, no prediction"
+    for (low, high, runs), names in beyond.items():
+        yield f"extrapolated: {_list(names)} was timed at batches {low} to {high}, not at {runs:,}"
+
+
+def _list(names: set[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _state(found: Answer) -> Iterator[str]:
+    """Say where a state of 16 bits, kept or possible, takes the gain away."""
+    asked, gain = found.table.question, found.gain
+    if len(asked.state_dtypes) != 1 or gain is None or found.baseline is None:
+        return
+    have = asked.state_dtypes[0]
+    other = "float16" if have == "float32" else "float32"
+    try:
+        changed = answer(asked.but(state_dtypes=(other,)))
+    except InputError:
+        return
+    narrow, wide = (found, changed) if have != "float32" else (changed, found)
+    if narrow.gain is None or wide.gain is None or wide.gain.value <= 1.02:
+        return
+    if narrow.gain.value - 1 < _ERASED * (wide.gain.value - 1):
+        what = "is why" if have != "float32" else "would be why"
+        yield (f"a state of {dtype(narrow.table.question.state_dtypes[0])} {what} there is less to gain: "
+               f"{narrow.gain.value:.2f}x, with FP32 {wide.gain.value:.2f}x")  # fmt: skip
+    if have == "float32" and changed.best.tokens_per_s > found.best.tokens_per_s * 1.02:
+        yield (f"an {dtype(other)} state alone gives {changed.best.tokens_per_s / found.best.tokens_per_s:.2f}x the "
+               f"tokens/s ({named(changed.best)}), where the model's quality allows it")  # fmt: skip
+
+
+def _load(found: Answer) -> Iterator[str]:
+    asked, row = found.table.question, found.chosen
+    if row.waves > 1:
+        yield (f"{row.fits:,} requests of {asked.concurrency:,} fit: the others wait; if all come together they take "
+               f"{row.waves} waves and {_rate(row)} tokens/s")  # fmt: skip
+    if not asked.reserve_gb and asked.memory_gb is None:
+        yield ("fits is an upper bound: an engine sets memory aside for activations and graphs; --reserve-gb 7 lands "
+               "on counts that were published of a B300")  # fmt: skip
+    drafts = asked.drafts.lengths[-1] > 1
+    if drafts and not asked.drafter:
+        yield (f"{asked.model.key} has no draft layers of its own: drafts are taken to cost nothing, and their "
+               "memory is not counted")  # fmt: skip
+    if asked.tp > 1:
+        yield "all-reduces are estimated from the datasheet's links and 8 us each; measure them"
+
+
+def _rate(row: Row) -> str:
+    return f"{row.together_tokens_per_s:,.0f}"
+
+
+def _model(found: Answer) -> Iterator[str]:
+    asked = found.table.question
+    if asked.overheads.step_us or asked.overheads.row_us:
+        over = asked.overheads
+        yield (f"the engine's own time is {over.source}: {over.step_us / 1e3:g} ms a step and {over.row_us:g} us a "
+               "row; --overheads none leaves it out")  # fmt: skip
+    if asked.model.uncertain:
+        yield f"not confirmed of {asked.model.key}: {', '.join(asked.model.uncertain)}"

@@ -1,0 +1,43 @@
+"""The same question on several GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perfkit.errors import InputError
+from perfkit.plan.answer import Answer, answer
+from perfkit.plan.question import Question
+from perfkit.profiles import Gpu, load_gpu
+from perfkit.roofline import roofs_for
+
+
+@dataclass(frozen=True, slots=True)
+class OnGpu:
+    """What a plan says on one GPU.
+
+    Attributes:
+        gpu: its profile.
+        answer: None where the question cannot run there.
+        reason: why not.
+    """
+
+    gpu: Gpu
+    answer: Answer | None
+    reason: str | None = None
+
+
+def on_gpus(question: Question, keys: Sequence[str]) -> list[OnGpu]:
+    """Return the answers, in the order of the keys, each GPU once.
+
+    Raises:
+        InputError: an unknown GPU.
+    """
+    found = []
+    for gpu in dict.fromkeys(load_gpu(key).key for key in keys):
+        profile = load_gpu(gpu)
+        try:
+            found.append(OnGpu(profile, answer(question.but(gpu=profile, roofs=roofs_for(profile)))))
+        except InputError as error:
+            found.append(OnGpu(profile, None, str(error)))
+    return found

@@ -1,0 +1,298 @@
+"""What a plan says: capacity as published, the choice, what flips it, and that nothing is claimed inside the doubt."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfkit.errors import InputError
+from perfkit.plan import (
+    Answer,
+    Question,
+    answer,
+    break_even,
+    breakdown,
+    compare,
+    differs,
+    engine_settings,
+    flips,
+    front,
+    make_question,
+    on_gpus,
+    parse_drafts,
+    points,
+    window_choice,
+    within_limit,
+)
+from perfkit.plan.advice import advice
+from perfkit.plan.cautions import LEFT_OUT, warnings
+from perfkit.profiles import load_gpu, load_model
+from perfkit.roofline import shipped_roofs
+
+RATES = ".88,.62,.40"
+
+
+def ask(model: str = "nemotron-super", gpu: str = "h200-sxm", acceptance: str | None = None, **given: Any) -> Question:
+    profile = load_gpu(gpu)
+    given.setdefault("concurrency", 256)
+    drafts = parse_drafts(acceptance, given.pop("lengths", ()))
+    return make_question(load_model(model), profile, shipped_roofs(profile), drafts=drafts, **given)
+
+
+@cache
+def nano(**given: Any) -> Answer:
+    return answer(ask("nemotron-nano", **given))
+
+
+# --- capacity
+
+
+@pytest.mark.parametrize(("model", "snapshots", "replay"), [("nemotron-super", 213, 694), ("qwen3.5-122b", 233, 702)])
+def test_published_requests_on_one_b300(model: str, snapshots: int, replay: int) -> None:
+    """All four within 1 % with 7 GB set aside, which no publication states. Source: vLLM pull request 47576."""
+    table = compare(ask(model, "b300", "T", lengths=[4], context=2048, windows=(16,), reserve_gb=7.0))
+    fits = {row.method: row.fits for row in table.rows()}
+    assert fits["snapshot"] == pytest.approx(snapshots, rel=0.01)
+    assert fits["replay"] == pytest.approx(replay, rel=0.01)
+
+
+def test_past_the_cap_requests_wait() -> None:
+    table = compare(ask(gpu="b300", acceptance="T", lengths=[4], context=2048, windows=(16,), reserve_gb=7.0))
+    rows = {row.method: row for row in table.rows()}
+    snapshot = rows["snapshot"]
+    assert (snapshot.runs, snapshot.waves) == (213, 2)
+    # In waves the last one is small and reads all weights for few.
+    assert snapshot.together_tokens_per_s < snapshot.tokens_per_s
+    assert (rows["replay"].runs, rows["replay"].waves) == (256, 1)
+    assert rows["replay"].together_tokens_per_s == pytest.approx(rows["replay"].tokens_per_s)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 60_000), st.integers(1, 60_000), st.sampled_from(["vllm", "bytes"]))
+def test_longer_requests_fit_fewer_and_take_longer(one: int, other: int, engine: str) -> None:
+    short, long = sorted((one, other))
+    rows = [compare(ask("nemotron-nano", context=context, engine=engine, windows=(16,), methods=("replay",))).rows()
+            for context in (short, long)]  # fmt: skip
+    for a, b in zip(*(sorted(each, key=lambda row: row.method) for each in rows), strict=True):
+        assert a.method == b.method
+        assert a.fits >= b.fits
+        if a.runs == b.runs:
+            assert a.step_ms <= b.step_ms
+            assert a.tokens_per_s >= b.tokens_per_s
+
+
+# --- rows
+
+
+def test_rows_add_up() -> None:
+    for row in compare(ask(acceptance=RATES)).all_rows():
+        assert sum(row.terms.values()) == pytest.approx(row.step_ms)
+        assert row.tokens_per_s == pytest.approx(row.runs * row.accepted / row.step_ms * 1e3)
+        assert row.token_ms == pytest.approx(row.step_ms / row.accepted)
+        assert row.step_lo_ms <= row.step_ms <= row.step_hi_ms
+        assert row.tokens_lo <= row.tokens_per_s * (1 + 1e-12) and row.tokens_per_s <= row.tokens_hi * (1 + 1e-12)
+        assert row.p99_ms >= row.step_ms
+        assert row.runs == min(256, row.fits)
+        assert row.window is None or row.window >= row.draft_len
+
+
+def test_acceptance_is_of_positions_and_shorter_drafts_use_the_first() -> None:
+    table = compare(ask(acceptance=RATES))
+    assert {row.draft_len: row.accepted for row in table.rows()} == pytest.approx({1: 1, 2: 1.88, 3: 2.5, 4: 2.9})
+
+
+def test_windows_are_those_of_the_engine_and_of_memory() -> None:
+    """vLLM rounds its ring up to a power of two; the plain sum takes any window, and names none below T."""
+    paged = {row.window for row in compare(ask(acceptance=RATES)).all_rows() if row.window}
+    assert paged == {2, 4, 8, 16, 32, 64}
+    plain = {row.window for row in compare(ask(acceptance=RATES, engine="bytes")).all_rows() if row.draft_len == 4}
+    assert plain == {None, *range(4, 65)}
+
+
+def test_the_best_of_a_block_is_its_fastest_window_or_as_fast() -> None:
+    table = compare(ask("nemotron-nano", engine="bytes"))
+    best = next(row for row in table.rows() if row.method == "replay")
+    every = [row for row in table.all_rows() if row.method == "replay"]
+    assert best.tokens_per_s >= 0.995 * max(row.tokens_per_s for row in every)
+    assert all(row.tokens_per_s < 0.995 * max(row.tokens_per_s for row in every)
+               for row in every if (row.window or 0) < (best.window or 0))  # fmt: skip
+
+
+def test_tensor_parallelism_splits_layers_and_adds_all_reduces() -> None:
+    one, two = (compare(ask("qwen3.5-122b", "b300", tp=tp, methods=("replay",))).rows()[0] for tp in (1, 2))
+    assert one.terms["comm"] == 0 < two.terms["comm"]
+    assert two.terms["ssm"] < 0.6 * one.terms["ssm"]
+    assert two.request_bytes < 0.7 * one.request_bytes
+
+
+# --- the answer
+
+
+def test_where_replay_pays_it_is_chosen_with_its_reason() -> None:
+    """Nano on the GPU that its kernels were timed on, B = 256: within the doubt of the kernels."""
+    found = nano()
+    assert (found.verdict, found.best.method, found.best.draft_len) == ("change", "replay", 1)
+    assert found.gain is not None and found.baseline is not None
+    assert 1 < found.gain.lo < found.gain.value < found.gain.hi
+    # No whole step gains more than its kernels (paper: 1.80 for this model on an H100, 1.47 whole).
+    assert 1.2 < found.gain.value < found.baseline.layer_us / found.best.layer_us
+    text = advice(found)
+    assert text.startswith("Run replay decode at L = ")
+    assert f"{found.best.terms['ssm']:.1f} of {found.best.step_ms:.1f} ms" in text
+
+
+def test_small_batches_change_nothing() -> None:
+    found = nano(concurrency=1)
+    assert found.verdict == "no change"
+    assert found.chosen.method == "conventional"
+    assert advice(found).startswith("Change nothing: conventional decode")
+
+
+def test_a_state_of_16_bits_takes_half_of_the_gain() -> None:
+    """Published whole steps on an H100, B = 256: 1.47 with FP32, 1.26 with FP16 (vLLM pull request 48018)."""
+    wide, narrow = nano(), nano(state_dtypes=("float16",))
+    assert wide.gain is not None and narrow.gain is not None
+    assert narrow.gain.value - 1 < 0.75 * (wide.gain.value - 1)
+
+
+def test_lower_acceptance_means_shorter_drafts() -> None:
+    chosen = [answer(ask(gpu="b300", acceptance=rates)).best.draft_len
+              for rates in (".95,.93,.90", ".9,.7,.1", ".8,.05,.01", ".01,.01,.01")]  # fmt: skip
+    assert chosen == sorted(chosen, reverse=True)
+    assert chosen[0] == 4 and chosen[-1] == 1
+
+
+def test_flips_are_found_by_asking_again() -> None:
+    found = answer(ask(gpu="b300", acceptance=RATES))
+    asked = found.table.question
+    kinds = [flip.what for flip in flips(found)]
+    assert "acceptance" in kinds and "batch" in kinds
+    for flip in flips(found):
+        assert differs(found, flip.answer)
+        if flip.what == "acceptance":
+            assert flip.position is not None
+            kept = answer(asked.but(drafts=asked.drafts.with_rate(flip.position, flip.value)))
+            lost = answer(asked.but(drafts=asked.drafts.with_rate(flip.position, flip.value - 0.01)))
+            assert not differs(found, kept) and differs(found, lost)
+        if flip.what == "batch" and flip.side == "below":
+            assert differs(found, flip.answer)
+            assert flip.answer.table.question.concurrency == flip.value - 1
+
+
+def test_a_limit_is_kept_or_nothing_is_claimed() -> None:
+    free = nano()
+    assert nano(sla_ms=free.best.p99_ms * 1.001).best == free.best
+    tight = nano(sla_ms=free.best.p99_ms * 0.5)
+    assert tight.verdict == "over the limit"
+    assert advice(tight).startswith("Nothing keeps a p99 step within")
+    point = within_limit(tight.table.question)
+    assert point is not None
+    assert point.batch < 256 and point.p99_ms <= free.best.p99_ms * 0.5
+    assert within_limit(tight.table.question.but(sla_ms=1e-3)) is None
+    by_token = nano(sla_ms=free.best.token_ms * 1.001, sla_on="token")
+    assert by_token.verdict == "change"
+
+
+def test_unmeasured_kernels_are_no_proof() -> None:
+    """Bounds are marked, and their gains count only where the doubt about both sides is cleared."""
+    found = answer(ask(gpu="b300", acceptance=RATES))
+    for row in found.table.rows():
+        assert row.basis in ("fitted", "carried", "lent", "bound")
+    if found.verdict == "change":
+        assert found.gain is not None and found.gain.lo > 1
+    text = " ".join(warnings(found))
+    assert "uncalibrated" in text and "b300" in text
+    assert "4.7 times" in LEFT_OUT
+
+
+# --- the window, break-even, breakdown, front, GPUs, settings
+
+
+def test_the_window_and_what_another_costs() -> None:
+    found = nano(engine="bytes")
+    chosen = window_choice(found, found.best)
+    assert chosen is not None
+    assert chosen.star == pytest.approx(13.9, abs=0.1)  # paper, Eq. 16
+    assert 0 <= chosen.off_best <= 0.005
+    assert chosen.half is not None and chosen.double is not None
+    assert chosen.half.cost > 0 and chosen.double.cost > 0
+    assert chosen.double.fits < chosen.fits < chosen.half.fits
+    assert found.baseline is not None and window_choice(found, found.baseline) is None
+
+
+def test_break_even() -> None:
+    found = nano()
+    even = break_even(found, found.best)
+    assert even is not None and even.batch is not None and even.surely is not None
+    assert (even.against, even.draft_len) == ("conventional", 1)
+    assert 1 < even.batch <= even.surely < 64
+    assert even.at_best is not None and even.at_best <= even.batch
+    assert found.baseline is not None and break_even(found, found.baseline) is None
+
+
+def test_attention_overtakes_near_a_hundred_thousand_tokens() -> None:
+    """Fig. 1: Super on a B300 at B = 256, near 100K measured, 81,920 by bytes."""
+    terms = breakdown(answer(ask(gpu="b300")))
+    assert terms is not None and terms.crossover is not None
+    assert 80_000 < terms.crossover < 110_000
+    short, long = terms.steps[1024], terms.steps[262_144]
+    assert short["ssm"] == long["ssm"] > short["kv"]
+    assert long["kv"] == pytest.approx(256 * short["kv"])
+    assert long["kv"] > long["ssm"]
+
+
+def test_the_front_is_not_dominated() -> None:
+    asked = ask("nemotron-nano", state_dtypes=("float32", "float16"))
+    every = points(asked)
+    best = front(every)
+    assert 2 < len(best) < len(every)
+    for point in best:
+        assert not any(other.tokens_per_s > point.tokens_per_s and other.user_tokens_per_s > point.user_tokens_per_s
+                       for other in every)  # fmt: skip
+    speeds = [point.user_tokens_per_s for point in best]
+    assert speeds == sorted(speeds, reverse=True)
+
+
+def test_other_gpus() -> None:
+    found = {one.gpu.key: one for one in on_gpus(ask(gpu="b300"), ["b300", "h200", "h200-sxm", "l4"])}
+    assert list(found) == ["b300", "h200-sxm", "l4"]
+    assert found["l4"].answer is None and "do not fit" in (found["l4"].reason or "")
+    faster, slower = found["b300"].answer, found["h200-sxm"].answer
+    assert faster is not None and slower is not None
+    assert faster.best.tokens_per_s > slower.best.tokens_per_s
+
+
+def test_settings_of_an_engine() -> None:
+    asked = ask(gpu="b300", acceptance=RATES, windows=(16,))
+    row = next(row for row in compare(asked).rows() if (row.method, row.draft_len) == ("replay", 4))
+    assert engine_settings(asked, row) == {
+        "max_num_seqs": 256, "max_model_len": 8192, "gpu_memory_utilization": 0.9, "tensor_parallel_size": 1,
+        "mamba_ssm_cache_dtype": "float32", "num_speculative_tokens": 3, "replay_buffer_length": 16,
+    }  # fmt: skip
+
+
+# --- drafts
+
+
+def test_mean_acceptance_is_of_the_longest_draft() -> None:
+    drafts = parse_drafts("mean:3", [1, 2, 4])
+    assert drafts.accepted(4) == pytest.approx(3)
+    assert drafts.rates[1] == pytest.approx(drafts.rates[0] ** 2)
+    assert parse_drafts("p:.88,.62,.40") == parse_drafts(RATES)
+    assert parse_drafts(RATES).lengths == (1, 2, 3, 4)
+    assert parse_drafts(RATES).with_rate(2, 0.3).rates == (0.88, 0.3, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "lengths", "complaint"),
+    [(".5,.9", (), "must not rise"), ("1.5", (), "between 0 and 1"), ("x", (), "not an acceptance"),
+     (None, (4,), "needs an acceptance"), (".9", (4,), "there are 1 rates"), ("mean:3", (), "needs --draft"),
+     ("mean:9", (4,), "out of range"), (None, (64,), "more positions")],
+)  # fmt: skip
+def test_drafts_that_are_none(acceptance: str | None, lengths: tuple[int, ...], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        parse_drafts(acceptance, lengths)
