@@ -54,7 +54,7 @@ def test_no_arguments_show_the_overview_and_exit_2(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["plan"], ["No such command 'plan'"]),
+        (["plot"], ["No such command 'plot'"]),
         (["--bogus"], ["--bogus"]),
         (["list"], ["what", "perfkit list --help"]),
         (["list", "cars"], ["cars", "models", "gpus", "methods", "runs", "measured"]),

@@ -43,6 +43,7 @@ COMMANDS = MappingProxyType(
             "perfkit.cli.sweep", "sweep", "Measure, or without a GPU predict, every method at every point."
         ),
         "traffic": Command("perfkit.cli.traffic", "traffic", "Show bytes, FLOPs, intensity and the best window."),
+        "plan": Command("perfkit.cli.plan", "plan", "Say what to run for a model under a load, and whether it pays."),
         "check": Command("perfkit.cli.check", "check", "Check every kernel against the float64 oracle."),
         "compare": Command(
             "perfkit.cli.compare", "compare", "Compare two runs, case by case, by the ratio to the control."
