@@ -54,16 +54,18 @@ class Overheads:
 
 
 NO_OVERHEADS = Overheads()
-#: The one estimate there is: of Nemotron-3 Nano 4B, standard decoding, on one H100; for other models and GPUs it is a
-#: transfer. What a draft pass costs besides its weights is in no publication.
+#: The one estimate there is: a step's and a row's time of Nemotron-3 Nano 4B on one H100, and a draft pass's, which the
+#: published figures hardly tell from nothing, of Qwen3.5-122B on one B300. Elsewhere they are a transfer.
 OVERHEAD_ESTIMATES: Mapping[str, Overheads] = MappingProxyType(
     {
         "vllm": Overheads(
             step_us=1050.0,
             row_us=7.7,
-            intervals=(("step_us", 310.0, 1790.0), ("row_us", 0.17, 15.2)),
+            pass_us=120.0,
+            intervals=(("step_us", 310.0, 1790.0), ("row_us", 0.17, 15.2), ("pass_us", 0.0, 420.0)),
             source="fitted to whole-step speedups of vLLM pull request 48018 (Nemotron-3 Nano 4B, one H100): FP16 "
-            "state at B = 8, 32, 128, FP32 state at B = 8",
+            "state at B = 8, 32, 128, FP32 state at B = 8; a draft pass to serving of vLLM pull request 49887 "
+            "(Qwen3.5-122B, one B300, B = 1 and 32)",
         )
     }
 )
