@@ -63,9 +63,9 @@ OVERHEAD_ESTIMATES: Mapping[str, Overheads] = MappingProxyType(
             row_us=7.7,
             pass_us=120.0,
             intervals=(("step_us", 310.0, 1790.0), ("row_us", 0.17, 15.2), ("pass_us", 0.0, 420.0)),
-            source="fitted to whole-step speedups of vLLM pull request 48018 (Nemotron-3 Nano 4B, one H100): FP16 "
-            "state at B = 8, 32, 128, FP32 state at B = 8; a draft pass to serving of vLLM pull request 49887 "
-            "(Qwen3.5-122B, one B300, B = 1 and 32)",
+            source="estimated from the whole-step speedups of vLLM pull request 48018 (Nemotron-3 Nano 4B, one H100; "
+            "FP16 state at B = 8, 32, 128, FP32 state at B = 8), a draft pass from the throughput of vLLM pull request "
+            "49887 (Qwen3.5-122B, one B300; B = 1 and 32)",
         )
     }
 )
