@@ -43,7 +43,7 @@ def test_the_table_says_what_to_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"answer", "step", "window", "break-even", "settings", "flips", "left out", "note"} <= labels
     text = " ".join(" ".join(lines).split())
     assert "num_speculative_tokens=3" in text
-    assert "upper bound" in text and "estimated from the whole-step speedups" in text
+    assert "upper bound" in text and "own time is an estimate" in text
 
 
 @pytest.mark.parametrize("width", ["80", "100", "140"])
@@ -148,6 +148,13 @@ def test_without_a_gpu_one_has_to_be_named(capsys: pytest.CaptureFixture[str], m
     monkeypatch.setattr(device, "usable_gpu", lambda: None)
     assert run(["plan", "--model", "nemotron-super"]) == 2
     assert "--gpu: there is no usable GPU here" in capsys.readouterr().err
+
+
+def test_published_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = plan_json(capsys, "--paper-check")["figures"]
+    assert len(figures) > 10
+    assert all({"name", "published", "ours", "ratio", "limit", "passed"} <= set(figure) for figure in figures)
+    assert figures[0]["name"] in plan(capsys, "--paper-check")
 
 
 def test_weights_in_another_format(capsys: pytest.CaptureFixture[str]) -> None:

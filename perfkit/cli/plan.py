@@ -23,7 +23,8 @@ def plan(
         int, typer.Option("--concurrency", metavar="N", help="Requests at once. Default: 256.")
     ] = 256,
     context: Annotated[
-        int | None, typer.Option("--context", metavar="N", help="Tokens of a request. Default: 8192.")
+        int | None,
+        typer.Option("--context", metavar="N", help="Tokens of a request, all read at every step. Default: 8192."),
     ] = None,
     acceptance: Annotated[str | None, typer.Option("--acceptance", metavar="RATES", help=_ACCEPTANCE)] = None,
     draft: Annotated[
@@ -78,6 +79,9 @@ def plan(
     ] = False,
     all_rows: Annotated[bool, typer.Option("--all", help="Every window, not the best of each method and T.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV on stdout.")] = False,
+    paper_check: Annotated[
+        bool, typer.Option("--paper-check", help="Published figures beside what this predicts of them, misses first.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Say what to run for a model under a load, and whether it pays.
@@ -92,12 +96,16 @@ def plan(
         perfkit plan --model nemotron-nano --gpu h100 --concurrency 64 --sla-ms 12 --pareto
         perfkit plan --model qwen3.5-122b --gpu h200 --tp 2 --acceptance mean:3 --draft 1,2,4 --state-dtype fp32,fp16
         perfkit plan --model kimi-linear --gpu h200 --compare-gpus h100,b200,b300 --breakdown
+        perfkit plan --paper-check
     """
     from perfkit.cli import plan_run
     from perfkit.errors import InputError
 
     if csv and json:
         raise InputError("prints one document: leave out one of --csv and --json", field="--csv")
+    if paper_check:
+        plan_run.paper_check(as_json=json)
+        return
     request = plan_run.Request(
         model=model, gpu=gpu, concurrency=concurrency, context=context, acceptance=acceptance, draft=draft,
         method=method, window=window, state_dtype=state_dtype, engine=engine, memory_gb=memory_gb,

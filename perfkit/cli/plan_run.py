@@ -92,6 +92,18 @@ def run(request: Request, *, output: Literal["text", "json", "csv"]) -> None:
         print_csv(report)
 
 
+def paper_check(*, as_json: bool) -> None:
+    """Print published figures beside what the model behind a plan says of them."""
+    from perfkit.cli.common import print_json
+    from perfkit.paper import check_document, check_plan, render_checks
+
+    rows = check_plan()
+    if as_json:
+        print_json({"schema_version": 1, "figures": check_document(rows)})
+    else:
+        print(render_checks(rows))
+
+
 def plan(request: Request) -> Report:
     """Return everything that is shown of the answer to the flags; raises as :func:`run` does."""
     from perfkit import plan as plans

@@ -19,7 +19,7 @@ def advice(found: Answer) -> str:
         return f"Run {named(best)}; nothing that engines do without it was compared."
     if found.verdict == "no change":
         if best is base:
-            return f"Change nothing: {named(base)} is the fastest of what was compared{_runner_up(found)}."
+            return f"{_standard(found, base)}{_runner_up(found)}."
         return (f"Change nothing: {named(best)} would give {times(found.gain)} the tokens/s of {named(base)}, which "
                 "does not clear what is not known of their kernels.")  # fmt: skip
     if found.verdict == "unproven":
@@ -55,6 +55,15 @@ def over(found: Answer) -> str:
     """Return how far the best row is over the limit."""
     best, on = found.best, found.table.question.sla_on
     return f"takes {best.p99_ms if on == 'step' else best.token_ms:.1f} ms"
+
+
+def _standard(found: Answer, base: Row) -> str:
+    """Return that a method of engines is best: nothing to change, or drafts that engines have."""
+    plain = found.plain
+    if plain is None or plain.key == base.key:
+        return f"Change nothing: {named(base)} is the fastest of what was compared"
+    return (f"Run {named(base)}, as engines do: {times(ratio(base, plain))} the tokens/s of conventional decode, and "
+            "no replay buffer is faster")  # fmt: skip
 
 
 def _runner_up(found: Answer) -> str:

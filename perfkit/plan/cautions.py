@@ -11,6 +11,8 @@ from perfkit.plan.words import dtype, named
 
 #: Precision keeps this share of a gain, or the other state erases it.
 _ERASED = 0.5
+#: A precision is worth a word from this ratio of throughputs on.
+_FASTER = 1.02
 LEFT_OUT = (
     "prefill and arrivals; the prefix cache: one engine's replay mode forces a cache strategy that raised time to "
     "first token up to 4.7 times elsewhere (production notes beside vLLM's pull requests): measure it before switching"
@@ -61,7 +63,8 @@ def _basis(found: Answer) -> Iterator[str]:
     if bounds:
         yield f"kernels of {family} {_list(bounds)} were never timed: ≤ is what their bytes allow, no prediction"
     for (low, high, runs), names in beyond.items():
-        yield f"extrapolated: {_list(names)} was timed at batches {low} to {high}, not at {runs:,}"
+        timed = f"batches {low} to {high}" if low != high else f"batch {low} alone"
+        yield f"extrapolated: {_list(names)} was timed at {timed}, not at {runs:,}"
 
 
 def _list(names: set[str]) -> str:
@@ -79,16 +82,17 @@ def _state(found: Answer) -> Iterator[str]:
         changed = answer(asked.but(state_dtypes=(other,)))
     except InputError:
         return
-    narrow, wide = (found, changed) if have != "float32" else (changed, found)
-    if narrow.gain is None or wide.gain is None or wide.gain.value <= 1.02:
+    if changed.gain is None:
         return
-    if narrow.gain.value - 1 < _ERASED * (wide.gain.value - 1):
-        what = "is why" if have != "float32" else "would be why"
-        yield (f"a state of {dtype(narrow.table.question.state_dtypes[0])} {what} there is less to gain: "
-               f"{narrow.gain.value:.2f}x, with FP32 {wide.gain.value:.2f}x")  # fmt: skip
-    if have == "float32" and changed.best.tokens_per_s > found.best.tokens_per_s * 1.02:
-        yield (f"an {dtype(other)} state alone gives {changed.best.tokens_per_s / found.best.tokens_per_s:.2f}x the "
-               f"tokens/s ({named(changed.best)}), where the model's quality allows it")  # fmt: skip
+    parts = []
+    narrow, wide = (changed.gain.value, gain.value) if have == "float32" else (gain.value, changed.gain.value)
+    if narrow - 1 < _ERASED * (wide - 1):
+        parts.append(f"replay's gain is {changed.gain.value:.2f}x and not {gain.value:.2f}x")
+    faster = changed.best.tokens_per_s / found.best.tokens_per_s
+    if faster > _FASTER:
+        parts.append(f"{named(changed.best)} gives {faster:.2f}x the tokens/s, where the model's quality allows it")
+    if parts:
+        yield f"with {dtype(other)} states {', and '.join(parts)}"
 
 
 def _load(found: Answer) -> Iterator[str]:
@@ -115,7 +119,8 @@ def _model(found: Answer) -> Iterator[str]:
     asked = found.table.question
     if asked.overheads.step_us or asked.overheads.row_us:
         over = asked.overheads
-        yield (f"the engine's own time is {over.source}: {over.step_us / 1e3:g} ms a step and {over.row_us:g} us a "
-               "row; --overheads none leaves it out")  # fmt: skip
+        yield (f"the engine's own time is an estimate, {over.step_us / 1e3:g} ms a step, {over.row_us:g} us a row, "
+               f"{over.pass_us:g} us a draft pass: {over.source.partition(': ')[0]}; --overheads none leaves it "
+               "out")  # fmt: skip
     if asked.model.uncertain:
         yield f"not confirmed of {asked.model.key}: {', '.join(asked.model.uncertain)}"

@@ -40,7 +40,9 @@ def brief(found: Answer) -> str:
     if found.verdict == "over the limit":
         return "nothing keeps the limit"
     if found.verdict == "no change":
-        return f"no change, {short(row) if found.best is found.baseline else _gained(found)}"
+        return (
+            short(row) if found.best is found.baseline else f"{short(row)}, {short(found.best)} only {_gained(found)}"
+        )
     return f"{short(row)}, {_gained(found)}" + (" unproven" if found.verdict == "unproven" else "")
 
 
