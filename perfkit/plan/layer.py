@@ -26,6 +26,8 @@ Array = NDArray[Any]
 _Z99 = 2.3263
 #: Where flushes are at least this share of steps, the 99th percentile of steps that flush together is one.
 _RARE = 0.01
+#: Fields of a step that do not grow with its rows.
+_SHARED = ("launches", "serial", "shared_read", "shared_write")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,13 +206,12 @@ def row_mean(one: Step, chain: Chain, weight: Any = 1.0) -> Step:
 
 
 def scaled(one: Step, rows: Any) -> Step:
-    """Return what a step of many rows moves, from that of one."""
-    return replace(
-        one,
-        bytes_read=(one.bytes_read - one.shared_read) * rows + one.shared_read,
-        bytes_write=(one.bytes_write - one.shared_write) * rows + one.shared_write,
-        flops=one.flops * rows,
-    )
+    """Return what a step of many rows moves and computes, from that of one."""
+    counts = {item.name: getattr(one, item.name) for item in fields(Step)}
+    grown = {name: value * rows for name, value in counts.items() if name not in _SHARED}
+    grown["bytes_read"] = (one.bytes_read - one.shared_read) * rows + one.shared_read
+    grown["bytes_write"] = (one.bytes_write - one.shared_write) * rows + one.shared_write
+    return Step(**(counts | grown))
 
 
 def _between(plain: Step, folding: Step, rows: Any, count: Any) -> Step:
