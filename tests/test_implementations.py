@@ -87,6 +87,11 @@ def test_an_efficiency_is_the_time_at_the_roof_over_the_time(
     assert slower.efficiency == pytest.approx(known.efficiency / 2, rel=1e-3)
 
 
+def test_a_time_below_that_of_its_launches_is_refused() -> None:
+    with pytest.raises(InputError, match=r"vllm snapshot time_us: 0\.4: is less than its launches take, 0\.5 us"):
+        bound(replace(one(impl="vllm", gpu="b300"), time_us=0.4))
+
+
 def test_a_speedup_is_over_a_baseline_of_known_bandwidth() -> None:
     known = bound(one(impl="replayssm", gpu="h100-sxm", batch=256))
     assert known.time_us == pytest.approx(2.0222e6 / (0.85 * 3350) / 1.80, rel=1e-4)

@@ -115,7 +115,9 @@ def _basis(cell: PaperCell) -> str | None:
     found = _speedup((cell.models[0], str(cell.gpu), batch, str(cell.state_dtype)), str(cell.baseline))
     if found is None or (found[1] != batch and len(_kernels(cell)) > 1):
         low, high = (end for _, end in _kernels(cell))
-        return f"the kernel's speedup is not published: the range {low:g} to {high:g} of the four models' at B = 256"
+        most = "the most" if high == speedup_range()[1] else "its own at B = 512"
+        return (f"the kernel's speedup is not published: {low:g}, the least of the four models' at B = 256, to "
+                f"{high:g}, {most}")  # fmt: skip
     if found[1] != batch:
         return f"the kernel's speedup is not published at B = {batch}: {found[0]:g} at {found[1]} stands in"
     return None

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
+from perfkit.errors import InputError
 from perfkit.profiles import Gpu, load_gpu, load_model
 from perfkit.profiles.implementations import Timed, check_implementation, read_implementations
 from perfkit.roofline.acceptance import acceptance_pmf
@@ -101,14 +102,18 @@ def bound(timed: Timed, gpu: Gpu | None = None) -> Bound:
     """Return a figure beside what its bytes allow on its GPU, or its bytes alone beside another's roofs.
 
     Raises:
-        InputError: an unknown model, GPU or method, or an acceptance that does not fit T.
+        InputError: an unknown model, GPU or method, an acceptance that does not fit T, or a time that cannot be.
     """
     here = gpu if gpu is not None else load_gpu(timed.gpu)
     roofs, shape = shipped_roofs(here), load_model(timed.model).shape
     chain = _chain(timed, timed.method)
     counts = step_counts(shape, timed.method, timed.batch, timed.draft_len, chain.h, chain.flush.astype(float))
     body = float(chain.mean(np.broadcast_to(roofs.time_us(*counts), chain.h.shape))[0])
-    return Bound(timed, _time_us(timed), state_traffic(timed.method).launches * roofs.graph_node_us, body)
+    launch, time = state_traffic(timed.method).launches * roofs.graph_node_us, _time_us(timed)
+    if time <= launch:
+        raise InputError(f"is less than its launches take, {launch:g} us", field=f"{timed.impl} {timed.method} time_us",
+                         value=time)  # fmt: skip
+    return Bound(timed, time, launch, body)
 
 
 def carried_over(known: Bound, gpu: Gpu) -> float:
@@ -209,7 +214,8 @@ def _fit(key: tuple[str, ...], known: Sequence[Bound]) -> dict[str, Any]:
 
 
 def _carried(key: tuple[str, ...], known: Sequence[Bound], gpu: Gpu) -> dict[str, Any]:
-    each = [carried_over(one, gpu) for one in known if one.timed.batch > SMALL_BATCH]
+    large = [one for one in known if one.timed.batch > SMALL_BATCH] or known
+    each = [carried_over(one, gpu) for one in large]
     value = float(np.exp(np.mean(np.log(each))))
     factor = 1 + ONE_NUMBER_WIDTH
     parameters = {"efficiency": _interval(value, min(*each, value / factor), max(*each, value * factor), most=1.0)}
