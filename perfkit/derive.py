@@ -26,7 +26,7 @@ from perfkit.roofline import (
     phase_chain,
     predict,
 )
-from perfkit.roofline.efficiency import Observation
+from perfkit.roofline.fitting import Observation
 from perfkit.roofline.latency import bound_us
 
 if TYPE_CHECKING:
@@ -170,11 +170,13 @@ def window_cost(case: Case, gpu: Gpu, roofs: Roofs) -> Any:
 def observation(row: Mapping[str, Any], case: Case, gpu: Gpu, roofs: Roofs) -> Observation:
     """Return a measured row as what a fit of its method's efficiency takes."""
     step, chain = _steps(case, registry.get_method(case.shape.family, case.method, case.phase))
-    if in_step(case):
-        launch, body = (float(chain.mean(part)[0]) for part in bound_us(gpu, roofs, step))
-    else:
-        launch, body = map(float, bound_us(gpu, roofs, expected(lambda h, flush: step, chain)))
-    return Observation(row["time_us"], launch, body, case.shape.d_v, case.window, row["model"], case.batch)
+    weight: Any = chain.probability
+    flush: Any = chain.flush
+    if not in_step(case):
+        step, weight, flush = expected(lambda h, flush: step, chain), 1.0, False
+    launch, body, alu = bound_us(gpu, roofs, step)
+    return Observation(row["time_us"], launch, body, case.shape.d_v, case.window, row["model"], case.batch, alu,
+                       case.draft_len, weight, flush, row.get("time_flush_us"), case.id)  # fmt: skip
 
 
 def model_columns(case: Case, model: Model, roofs: Roofs | None) -> Row:

@@ -200,8 +200,8 @@ def _model_line(found: Mapping[str, Any] | None) -> str | None:
     return "; ".join(parts)
 
 
-def _model_text(roofs: Roofs, fits: Mapping[str, str | None]) -> str:
-    """Return what times are predicted with, and on which GPUs it was fitted where that is not the one predicted for."""
+def _model_text(roofs: Roofs, fits: Mapping[str, str | None], loans: Mapping[str, str]) -> str:
+    """Return what times are predicted with, and where it was fitted if not on this GPU and to this family's kernels."""
     text = f"{roofs.source} roofs"
     fitted = sorted({gpu for gpu in fits.values() if gpu is not None})
     if not fitted:
@@ -211,7 +211,11 @@ def _model_text(roofs: Roofs, fits: Mapping[str, str | None]) -> str:
     else:
         text += f", efficiencies fitted on {' and '.join(fitted)}"
     bare = [name.rsplit("/", 1)[-1] for name, gpu in fits.items() if gpu is None]
-    return text + (f" (none for {', '.join(bare)}: a bound)" if bare else "")
+    notes = [f"none for {', '.join(bare)}: a bound"] if bare else []
+    for lender in sorted(set(loans.values())):
+        lent = [name.rsplit("/", 1)[-1] for name, family in loans.items() if family == lender]
+        notes.append(f"{', '.join(lent)} after {lender}'s kernels")
+    return text + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _failed_control_text(found: Mapping[str, Any]) -> str:
@@ -259,7 +263,7 @@ def lines(summary: Mapping[str, Any], gpu: Mapping[str, Any], roofs: Roofs | Non
         say("MEASURED", device_text(gpu, summary["l2_states"]))
         say("clock", clock_text(summary.get("clock"), gpu.get("power_limit_w")))
     elif summary["source"] == "predicted":
-        kind = _model_text(roofs, summary["fits"]) if roofs is not None else "no roofs"
+        kind = _model_text(roofs, summary["fits"], summary["loans"]) if roofs is not None else "no roofs"
         some = "kernels checked" if "no" not in summary["checked"] else "not all kernels checked"
         kernels = f"{some} in the interpreter" if "interpreter" in summary["checked"] else "kernels not checked"
         say("PREDICTED", f"{gpu.get('name') or gpu.get('key')}: nothing was timed here; bytes over {kind}; {kernels}")

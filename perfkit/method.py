@@ -218,6 +218,7 @@ class Step:
         serial: length of the longest chain of dependent state updates.
         shared_read: the part of ``bytes_read`` that does not grow with the batch (parameters, counters).
         shared_write: the same for ``bytes_write``.
+        tensor_flops: the part of ``flops`` that are matrix products on tensor cores.
     """
 
     bytes_read: Number
@@ -227,6 +228,7 @@ class Step:
     serial: Number = 1
     shared_read: Number = 0
     shared_write: Number = 0
+    tensor_flops: Number = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from perfkit.verify_table import REFERENCE_BATCH, model_window, verify_table
 
 if TYPE_CHECKING:
     from perfkit.profiles import Gpu
-    from perfkit.roofline import Roofs
+    from perfkit.roofline import Efficiency, Roofs
 
 
 def summarize(rows: Sequence[Row], cases: Mapping[str, Case], gpu: Gpu | None, roofs: Roofs | None) -> dict[str, Any]:
@@ -54,6 +54,7 @@ def summarize(rows: Sequence[Row], cases: Mapping[str, Case], gpu: Gpu | None, r
         "recorded_break_even": break_even(recorded),
         "recorded_window": recorded_window(recorded),
         "fits": fits_used(own, cases, roofs),
+        "loans": loans_used(own, cases, roofs),
         "roofs": roofs.provenance() if roofs is not None else None,
         "verify": verify_table(recorded, cases, gpu, roofs) or verify_table(own, cases, gpu, roofs),
     }
@@ -98,16 +99,25 @@ def fits_used(rows: Sequence[Row], cases: Mapping[str, Case], roofs: Roofs | Non
 
     A method of another phase than decode has its phase in its name here.
     """
+    return {name: known.gpu if known is not None else None for name, known in _efficiencies(rows, cases, roofs).items()}
+
+
+def loans_used(rows: Sequence[Row], cases: Mapping[str, Case], roofs: Roofs | None) -> dict[str, str]:
+    """Return the family that each method's efficiency is borrowed from, of methods that were not timed in their own."""
+    found = _efficiencies(rows, cases, roofs)
+    return {name: known.lender for name, known in found.items() if known is not None and known.lender is not None}
+
+
+def _efficiencies(rows: Sequence[Row], cases: Mapping[str, Case], roofs: Roofs | None) -> dict[str, Efficiency | None]:
     from perfkit.roofline import efficiency_for
 
-    found: dict[str, str | None] = {}
+    found: dict[str, Efficiency | None] = {}
     for row in rows:
         case = cases.get(row["case_id"])
         if case is None or roofs is None or row["status"] == "skipped":
             continue
-        known = efficiency_for(case.shape.family, case.method, case.phase, roofs.gpu)
         name = case.method if case.phase == "decode" else f"{case.method} {case.phase}"
-        found[name] = known.gpu if known is not None else None
+        found[name] = efficiency_for(case.shape.family, case.method, case.phase, roofs.gpu)
     return found
 
 

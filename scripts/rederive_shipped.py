@@ -11,7 +11,6 @@ written: exit 1 if a file would change.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 import tempfile
@@ -26,21 +25,12 @@ from ship_run import ROOF_COLUMNS, read_rows, refuse_other_bytes
 from perfkit import results
 from perfkit.derive import derive
 from perfkit.errors import PerfkitError
-from perfkit.method import Case
-from perfkit.profiles import load_gpu, load_model, measured_files
+from perfkit.profiles import load_gpu, measured_files
 from perfkit.profiles.measured import MEASURED
+from perfkit.refit import case_of
 from perfkit.roofline import shipped_roofs
 
 Row = dict[str, Any]
-
-
-def case_of(row: Row) -> Case:
-    """Return the case of a shipped row, whose model ships too."""
-    options = tuple(sorted(json.loads(row["options"]).items())) if row.get("options") else ()
-    plain = ("method", "batch", "window", "draft_len", "acceptance", "flush_phase", "tree", "input_dtype",
-             "state_dtype", "n_layers")  # fmt: skip
-    read = row["read_dtype"] if row["read_dtype"] != row["state_dtype"] else None
-    return Case(load_model(row["model"]).shape, **{name: row[name] for name in plain}, read_dtype=read, options=options)
 
 
 def rederive(file: Path) -> str:

@@ -15,11 +15,11 @@ import pytest
 #: perfkit's layers, top first. A module or package may import from those before it, never from those after it.
 LAYERS = (
     "errors", "files", "cache", "shape", "tree", "profiles", "roofline", "method", "kernels", "registry", "presets",
-    "cases", "derive", "stats", "device", "ranges", "measure", "spec", "samples", "session", "touched", "tolerance",
-    "checker", "verify_checker", "check", "ptxas", "compiled", "specialize", "compile", "tune", "results", "trace",
-    "cuda", "pacing", "priming", "tuning", "confirm", "steptimes", "beside", "bench", "roofs", "fake", "nsight",
-    "worker", "child", "progress", "runner", "checking", "sweep", "predict", "verify_table", "summary", "lastlines",
-    "profiling", "compare", "paper", "plan", "precision", "probe", "doctor", "reports", "cli", "__main__",
+    "cases", "derive", "refit", "stats", "device", "ranges", "measure", "spec", "samples", "session", "touched",
+    "tolerance", "checker", "verify_checker", "check", "ptxas", "compiled", "specialize", "compile", "tune", "results",
+    "trace", "cuda", "pacing", "priming", "tuning", "confirm", "steptimes", "beside", "bench", "roofs", "fake",
+    "nsight", "worker", "child", "progress", "runner", "checking", "sweep", "predict", "verify_table", "summary",
+    "lastlines", "profiling", "compare", "paper", "plan", "precision", "probe", "doctor", "reports", "cli", "__main__",
 )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ class FakeGpu:
     key: str = "h200-sxm"
     bandwidth_gb_s: float | None = 4800.0
     fp32_tflops: float | None = 67.0
+    bf16_tflops: float | None = 989.4
     l2_mb: float | None = 60.0
     boost_clock_mhz: float | None = 1980.0
 

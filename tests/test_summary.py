@@ -12,7 +12,7 @@ from perfkit.roofline.roof import datasheet_roofs
 from perfkit.shape import Shape
 
 SUPER = Shape("mamba2", 128, 8, 64, 128)
-GPU = SimpleNamespace(key="h200", bandwidth_gb_s=4800.0, fp32_tflops=67.0, l2_mb=50.0, boost_clock_mhz=1980.0)
+GPU = SimpleNamespace(key="h200", bandwidth_gb_s=4800.0, fp32_tflops=67.0, bf16_tflops=989.4, l2_mb=50.0, boost_clock_mhz=1980.0)
 ROOFS = datasheet_roofs("h200", 4800.0)
 FACTS = {"key": "h200", "name": "NVIDIA H200", "uuid": "GPU-1a2b3c4d-0000", "driver": "580.159", "sm_clock_mhz": 1980}
 #: Times on an H200 in microseconds, by batch: conventional, then replay at windows 8, 16, 32.
@@ -141,12 +141,15 @@ def test_efficiencies_of_another_gpu_are_said(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_method_without_a_fit_is_named(monkeypatch: pytest.MonkeyPatch):
     made, table = rows(source="predicted", checked="interpreter")
-    fit = SimpleNamespace(gpu="h200-sxm")
+    fit = SimpleNamespace(gpu="h200-sxm", lender=None)
     monkeypatch.setattr(
         "perfkit.roofline.efficiency_for", lambda family, method, *args: fit if method == "replay" else None
     )
     line = predicted_line(made, table, "h200-sxm")
     assert "; bytes over datasheet roofs and fitted efficiencies (none for conventional: a bound); " in line
+    fit.lender = "mamba2"
+    line = predicted_line(made, table, "h200-sxm")
+    assert " (none for conventional: a bound; replay after mamba2's kernels); " in line
 
 
 def test_recorded_rows_are_apart():

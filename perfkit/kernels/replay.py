@@ -145,6 +145,8 @@ class ReplayDecode(Replay):
             flops=point.batch * shape.n_v_heads * np.where(flush, fold, output),
             launches=1 + self.apart,
             shared_read=token.shared,
+            # Records are folded by products; what a step reads off the state is summed up.
+            tensor_flops=point.batch * shape.n_v_heads * flush * 2 * (np.asarray(h) + 1) * shape.d_v * shape.d_k,
         )
 
     def paper(self, shape: Shape, point: Point) -> Step:
@@ -213,6 +215,7 @@ class ReplayVerify(Replay):
             bytes_read=point.batch * read + io.shared,
             bytes_write=point.batch * (write + gathered[1]),
             flops=point.batch * shape.n_v_heads * (outputs + fold),
+            tensor_flops=point.batch * shape.n_v_heads * (outputs + fold),
             launches=3 if point.tree else 2,
             serial=0,
             shared_read=io.shared,

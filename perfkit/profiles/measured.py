@@ -43,10 +43,13 @@ _NEGATIVE = float("-inf")
 
 EFFICIENCY = "efficiency.yaml"
 _FIT_TEXTS = ("family", "method", "phase", "gpu", "date")
-_FIT_NUMBERS = ("spread", "width")
+_FIT_NUMBERS = ("spread", "width", "freedom")
 _FIT = (*_FIT_TEXTS, "sources", "n", "models", "batches", "windows", "parameters", *_FIT_NUMBERS, "left_out")
 #: What a parameter may be; their meaning stands in perfkit.roofline.efficiency.
-_LIMITS = {"overhead_us": 100.0, "walk_us": 100.0, "record_share": 1.0, "efficiency": 1.0}
+_LIMITS = {"overhead_us": 100.0, "walk_us": 100.0, "efficiency": 1.0, "arithmetic": 20.0,
+           "flush": 10.0}  # fmt: skip
+#: The width of a loan where none was ever tried: a factor of two. Stated.
+_UNTRIED_LOAN = 1.0
 _LEFT_OUT = ("model", "rms", "worst", "covered")
 
 
@@ -80,8 +83,8 @@ def load_efficiency(directory: Path | None = None) -> list[dict[str, Any]]:
 
     Each has ``family, method, phase, gpu, date`` (of the rows), ``sources`` (files), ``n`` (rows), ``models, batches,
     windows`` (of the rows), ``parameters`` {name: {value, lo, hi}}, ``spread`` (relative, of times about the fit),
-    ``width`` (half width of the 95 % interval of a prediction) and ``left_out``: {model, rms, worst, covered} of each
-    model under a fit to the others. [] if nothing was fitted.
+    ``width`` (half width of the 95 % interval of a prediction), ``freedom`` (degrees of it) and ``left_out``: {model,
+    rms, worst, covered} of each model under a fit to the others. [] if nothing was fitted.
 
     Raises:
         InputError: an unknown or missing field, a value that is refused, or two fits of the same.
@@ -90,8 +93,11 @@ def load_efficiency(directory: Path | None = None) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     data = read_yaml(path)
-    refuse_unknown(data, ("fits",), path, "")
-    fits = [_read_fit(item, path, where) for item, where in items(data.get("fits"), path, "fits")]
+    refuse_unknown(data, ("fits", "loan", "held_out"), path, "")
+    listed = items(data.get("fits"), path, "fits") if data.get("fits") != [] else []
+    fits = [_read_fit(item, path, where) for item, where in listed]
+    load_loan(directory)
+    load_held_out(directory)
     seen: set[tuple[str, ...]] = set()
     for index, fit in enumerate(fits):
         key = tuple(fit[name] for name in _FIT_TEXTS[:4])
@@ -99,6 +105,41 @@ def load_efficiency(directory: Path | None = None) -> list[dict[str, Any]]:
             raise InputError("is there twice", file=path, field=f"fits[{index}]", value=" ".join(key))
         seen.add(key)
     return fits
+
+
+def load_loan(directory: Path | None = None) -> dict[str, float]:
+    """Return what it is worth to borrow a fit from another family.
+
+    ``width`` is the half width of the 95 % interval of such a prediction, as a factor less 1, and ``n`` how many loans
+    it was taken from; of a file without it, of none.
+
+    Raises:
+        InputError: as :func:`load_efficiency`.
+    """
+    path = (directory or MEASURED) / EFFICIENCY
+    data = read_yaml(path).get("loan") if path.is_file() else None
+    if data is None:
+        return {"width": _UNTRIED_LOAN, "n": 0}
+    item = entry(data, ("width", "n"), path, "loan")
+    return {"width": positive(item["width"], path, "loan.width"),
+            "n": whole(item["n"], file=path, field="loan.n", minimum=1)}  # fmt: skip
+
+
+def load_held_out(directory: Path | None = None) -> dict[str, float] | None:
+    """Return how well fits predict rows that they have not seen; None of a file that does not say.
+
+    ``n`` rows were each predicted without their model's rows of the method: ``median`` and ``p95`` are of
+    |predicted / measured - 1|, ``covered`` is the share inside the 90 % interval.
+
+    Raises:
+        InputError: as :func:`load_efficiency`.
+    """
+    path = (directory or MEASURED) / EFFICIENCY
+    data = read_yaml(path).get("held_out") if path.is_file() else None
+    if data is None:
+        return None
+    item = entry(data, ("n", "median", "p95", "covered"), path, "held_out")
+    return {name: float(number(item[name], file=path, field=f"held_out.{name}")) for name in item}
 
 
 def _read_fit(item: Any, path: Path, where: str) -> dict[str, Any]:

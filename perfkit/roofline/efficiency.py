@@ -1,51 +1,70 @@
 """What an implementation adds to the bound from bytes: a few physical parameters, fitted to measured times.
 
-    time = launches x node + (1 + record_share x records) x (overhead + walk x tiles + body / efficiency)
+    time   = launches x node + hypot(stream, arithmetic x ALU)
+    stream = overhead + walk x tiles + body / efficiency
 
-body is the larger of memory at its roof, arithmetic and the chain of updates (:mod:`perfkit.roofline.latency`).
-The parameters belong to the kernels of one method and phase, and not to a model or a GPU:
+body is the larger of memory at its roof and the chain of updates, ALU the time of the FLOPs at the rate at which state
+updates can issue (:mod:`perfkit.roofline.latency`). The parameters belong to the kernels of one method and phase, and
+not to a model or a GPU:
 
-``overhead_us``   the chain of dependent trips of one program beyond the roof's own ramp (slot, state, store).
-``walk_us``       the same where a program walks down its heads' rows: so much for each tile of 16 rows of d_v.
-``record_share``  what each record that the buffer's tile holds adds to a program. Kernels hold records in tiles of
-                  a power of two, so the window counts rounded up; between powers of two this is read off the kernels
-                  and not measured.
-``efficiency``    share of the roof that large batches approach.
+``overhead_us`` the chain of dependent trips of one program beyond the roof's own ramp (slot, state, store).
+``walk_us``     the same where a program walks down its heads' rows: so much for each tile of 16 rows of d_v.
+``efficiency``  share of the roof that large batches approach.
+``arithmetic``  instructions over those of the ideal mix of a state update. They hide behind memory in part: of two
+                that take equally long, a step takes 1.4 times as long as either. Where a method has no such
+                parameter, arithmetic counts only where it takes longer than memory.
+``flush``       what a step that flushes takes over what all of the above says of it: its writes end a chain that
+                the mean of a window hardly shows. The mean is fitted without it.
 
-Each method has two or three of them (:data:`FORMS`); the others have no effect. They are fitted with L2 cold.
+Each method has two or three of them (:data:`FORMS`), and flush if it flushes; the others have no effect. Verify steps
+were timed at one batch, so what they wait for whatever the batch is that of the family's decode kernels of the same
+build (:data:`WAITS`). They are fitted with L2 cold (:mod:`perfkit.roofline.fitting`).
+
+A method that was never timed in its family is predicted by the same method of another family, :func:`borrowed`, with
+an interval that says what such a loan has been worth where both were timed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
-from perfkit.errors import InputError
-
-Array = NDArray[np.float64]
 
 #: Name of each parameter: the value without effect, where a fit starts, and what it may be.
 PARAMETERS: Mapping[str, tuple[float, float, tuple[float, float]]] = {
     "overhead_us": (0.0, 1.0, (0.0, 100.0)),
     "walk_us": (0.0, 1.0, (0.0, 100.0)),
-    "record_share": (0.0, 0.001, (0.0, 1.0)),
     "efficiency": (1.0, 0.9, (0.01, 1.0)),
+    "arithmetic": (0.0, 1.0, (0.0, 20.0)),
+    "flush": (1.0, 1.0, (0.1, 10.0)),
 }
 #: The parameters of a method's kernels. Conventional programs each hold one tile; replay's walk down their heads.
-FORMS: Mapping[str, tuple[str, ...]] = {"replay": ("walk_us", "record_share", "efficiency")}
-DEFAULT_FORM = ("overhead_us", "efficiency")
+#: Verify runs T updates, or products of T rows, in a pass over memory.
+FORMS: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("replay", "decode"): ("walk_us", "efficiency", "arithmetic"),
+}
+DEFAULT_FORMS: Mapping[str, tuple[str, ...]] = {
+    "decode": ("overhead_us", "efficiency"),
+    "verify": ("efficiency", "arithmetic"),
+}
+#: Of which decode method, and which parameter, verify kernels wait like: replay walks, the others hold one tile.
+WAITS: Mapping[str, tuple[str, str]] = {"replay": ("replay", "walk_us")}
+DEFAULT_WAIT = ("conventional", "overhead_us")
+#: Whose kernels are most alike, first: the delta rules solve for what they write, and Mamba-2 does not.
+SIBLINGS: Mapping[str, tuple[str, ...]] = {"gdn": ("kda", "mamba2"), "kda": ("gdn", "mamba2"), "mamba2": ("gdn", "kda")}
 #: Rows of a tile in a walk.
 TILE_ROWS = 16
-#: Least relative spread of a time about its prediction. Rows of one model do not show how models differ: a fit to one
-#: model's conventional rows left 0.6 % and missed another model's by 2.5 % (RMS). Chosen after seeing that.
-MIN_SPREAD = 0.025
+#: Spread of times about a fit before any were seen, and how many clusters of times that is worth: fits to one model's
+#: conventional rows left 0.6 % and missed another model's by 2.5 % (RMS), replay's left 6 %. Stated.
+PRIOR_SPREAD = 0.04
+PRIOR_FREEDOM = 4
 CONFIDENCE = 0.95
+OURS = "ours"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +76,18 @@ class Efficiency:
         method: its key.
         phase: decode or verify.
         gpu: key of the GPU that the rows are from.
-        overhead_us: see the module, as the next three.
+        overhead_us: see the module, as the next four.
         walk_us: µs per tile of 16 rows.
-        record_share: per record.
         efficiency: 0 to 1.
+        arithmetic: factor on the time of the FLOPs.
+        flush: factor on steps that flush; the mean step does not have it.
         spread: relative spread of measured times about the fit.
         width: half width of the 95 % interval of a predicted time, as a factor less 1.
+        freedom: degrees of freedom of the spread.
         intervals: 95 % interval of each fitted parameter.
+        batches: at which the rows were timed, ascending; () if not known.
+        lender: the family whose times these are, where it is another one.
+        impl: whose kernels.
     """
 
     family: str
@@ -72,127 +96,44 @@ class Efficiency:
     gpu: str
     overhead_us: float = 0.0
     walk_us: float = 0.0
-    record_share: float = 0.0
     efficiency: float = 1.0
-    spread: float = MIN_SPREAD
-    width: float = 2 * MIN_SPREAD
+    arithmetic: float = 0.0
+    flush: float = 1.0
+    spread: float = PRIOR_SPREAD
+    width: float = 2 * PRIOR_SPREAD
+    freedom: float = PRIOR_FREEDOM
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    batches: tuple[int, ...] = ()
+    lender: str | None = None
+    impl: str = OURS
 
-    def time_us(self, launch_us: Any, body_us: Any, d_v: Any = 0, window: Any = None) -> Any:
+    def time_us(self, launch_us: Any, body_us: Any, d_v: Any = 0, alu_us: Any = 0.0) -> Any:
         """Return the time of a step; numbers or arrays that broadcast.
 
         Args:
             launch_us: launches x node.
-            body_us: what the step takes at its roof.
+            body_us: what the step takes at its roof, or for its chain.
             d_v: rows of a head's state.
-            window: of the replay buffer; None for a method without one.
+            alu_us: of its FLOPs, at the rates that they can reach.
         """
-        fixed = self.overhead_us + self.walk_us * np.ceil(np.asarray(d_v) / TILE_ROWS)
-        return launch_us + self.slowdown(window) * (fixed + np.asarray(body_us) / self.efficiency)
+        body = np.asarray(body_us, dtype=np.float64)
+        body = body if self.arithmetic else np.maximum(body, alu_us)
+        stream = self.fixed_us(d_v) + body / self.efficiency
+        # Arithmetic never takes less than it does at its rate, however well it hides.
+        return launch_us + np.maximum(np.hypot(stream, self.arithmetic * np.asarray(alu_us)), alu_us)
 
-    def slowdown(self, window: Any) -> Any:
-        """Return 1 + record_share x records that the buffer's tile holds."""
-        return 1.0 + self.record_share * tile_of(window)
-
-    def fixed_us(self, d_v: Any = 0, window: Any = None) -> Any:
+    def fixed_us(self, d_v: Any = 0) -> Any:
         """Return what a step takes beyond launches and the roof, whatever the batch."""
-        return self.time_us(0.0, 0.0, d_v, window)
+        return self.overhead_us + self.walk_us * np.ceil(np.asarray(d_v) / TILE_ROWS)
+
+    def covers(self, batch: int) -> bool:
+        """Say whether a batch lies among those that were timed; without knowing them, yes."""
+        return not self.batches or self.batches[0] <= batch <= self.batches[-1]
 
 
-def tile_of(window: Any) -> Any:
-    """Return the power of two that holds ``window`` records; 0 for None."""
-    return 0.0 if window is None else 2.0 ** np.ceil(np.log2(np.maximum(window, 1)))
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """One measured time and what the bound says about it.
-
-    Attributes:
-        time_us: measured, mean of a step.
-        launch_us: launches x node.
-        body_us: at the roof, mean of a step.
-        d_v: rows of a head's state.
-        window: None for a method without one.
-        model: its key.
-        batch: rows.
-    """
-
-    time_us: float
-    launch_us: float
-    body_us: float
-    d_v: int
-    window: int | None
-    model: str
-    batch: int
-
-
-def predicted(found: Efficiency, observations: Sequence[Observation]) -> Array:
-    """Return the fit's time of each observation."""
-    return np.array([found.time_us(o.launch_us, o.body_us, o.d_v, o.window) for o in observations], dtype=np.float64)
-
-
-def errors(found: Efficiency, observations: Sequence[Observation]) -> Array:
-    """Return predicted / measured - 1."""
-    return np.asarray(predicted(found, observations) / [o.time_us for o in observations] - 1.0, dtype=np.float64)
-
-
-def covered(found: Efficiency, observations: Sequence[Observation]) -> float:
-    """Return the share of measured times inside the fit's interval."""
-    return float(np.mean(np.abs(np.log1p(errors(found, observations))) <= math.log1p(found.width)))
-
-
-def _clusters(observations: Sequence[Observation]) -> list[tuple[str, int]]:
-    """Return the models and batches of the times: windows, draft lengths and acceptances of one share their errors."""
-    return list(dict.fromkeys((o.model, o.batch) for o in observations))
-
-
-def enough(method: str, observations: Sequence[Observation]) -> bool:
-    """Say whether the times are at enough batches for a fit of the method's parameters."""
-    return len(_clusters(observations)) >= len(FORMS.get(method, DEFAULT_FORM)) + 2
-
-
-def fit(family: str, method: str, phase: str, gpu: str, observations: Sequence[Observation]) -> Efficiency:
-    """Fit a method's parameters by relative least squares.
-
-    Windows of one model and batch share their errors (one kernel, one tuner), so they count as one cluster: in the
-    parameters' intervals (sandwich estimate from the Jacobian) and in the degrees of freedom of the spread.
-
-    Raises:
-        InputError: fewer than two clusters more than parameters.
-    """
-    from scipy.optimize import least_squares
-    from scipy.stats import t
-
-    names = FORMS.get(method, DEFAULT_FORM)
-    clusters = _clusters(observations)
-    free = len(clusters) - len(names)
-    if not enough(method, observations):
-        raise InputError(f"needs times at {len(names) + 2} batches or more", field=f"{family} {method} {phase}",
-                         value=len(clusters))  # fmt: skip
-
-    def made(values: Iterable[float]) -> Efficiency:
-        given: dict[str, Any] = dict(zip(names, map(float, values), strict=True))
-        return Efficiency(family, method, phase, gpu, **given)
-
-    def residuals(values: Array) -> Array:
-        return errors(made(values), observations)
-
-    low, high = zip(*(PARAMETERS[name][2] for name in names), strict=True)
-    start = [PARAMETERS[name][1] for name in names]
-    found = least_squares(residuals, start, bounds=(low, high), x_scale=start,
-                          xtol=1e-12, ftol=1e-12, gtol=1e-12)  # fmt: skip
-    ratio = len(clusters) / free
-    spread = max(MIN_SPREAD, math.sqrt(float(np.mean(found.fun**2)) * ratio))
-    quantile = float(t.ppf(0.5 + CONFIDENCE / 2, free))
-    which = np.array([clusters.index((o.model, o.batch)) for o in observations])
-    slopes: Array = np.asarray(found.jac, dtype=np.float64)
-    scores = np.array([slopes[which == i].T @ found.fun[which == i] for i in range(len(clusters))])
-    bread = np.linalg.inv(slopes.T @ slopes)
-    half = quantile * np.sqrt(np.diag(bread @ (scores.T @ scores) @ bread) * ratio)
-    intervals = {name: (max(float(x - h), lo), min(float(x + h), hi))
-                 for name, x, h, lo, hi in zip(names, found.x, half, low, high, strict=True)}  # fmt: skip
-    return replace(made(found.x), spread=spread, width=quantile * spread, intervals=intervals)
+def form(method: str, phase: str) -> tuple[str, ...]:
+    """Return the names of the parameters that a method's kernels have."""
+    return FORMS.get((method, phase), DEFAULT_FORMS[phase])
 
 
 def from_entry(entry: Mapping[str, Any]) -> Efficiency:
@@ -201,19 +142,84 @@ def from_entry(entry: Mapping[str, Any]) -> Efficiency:
     return Efficiency(
         **{name: entry[name] for name in ("family", "method", "phase", "gpu", "spread", "width")},
         **{name: item["value"] for name, item in given.items()},
+        **{name: entry[name] for name in ("freedom", "impl") if entry.get(name) is not None},
         intervals={name: (item["lo"], item["hi"]) for name, item in given.items()},
+        batches=tuple(entry.get("batches") or ()),
     )
 
 
-@cache
-def shipped() -> tuple[Efficiency, ...]:
-    """Return the fits that ship with perfkit."""
-    from perfkit.profiles import load_efficiency
+def borrowed(family: str, method: str, phase: str, known: Sequence[Efficiency], off: float) -> Efficiency | None:
+    """Return the fit of the same method of the family whose kernels are most alike; None if none was timed.
 
-    return tuple(map(from_entry, load_efficiency()))
+    Arithmetic of the families' other methods says how many more instructions the borrower's updates take than the
+    lender's.
+
+    Args:
+        family: the borrower.
+        method: its key.
+        phase: decode or verify.
+        known: the fits that there are.
+        off: half width of the 95 % interval of a loan, as a factor less 1.
+    """
+    for lender in SIBLINGS.get(family, ()):
+        found = next((one for one in known if (one.family, one.method, one.phase) == (lender, method, phase)), None)
+        if found is None:
+            continue
+        pairs = [
+            (mine.arithmetic, theirs.arithmetic)
+            for mine in known if mine.family == family
+            for theirs in known
+            if (theirs.family, theirs.method, theirs.phase, theirs.gpu) == (lender, mine.method, mine.phase, mine.gpu)
+            and mine.method != method and all(one.intervals.get("arithmetic", (0,))[0] > 0 for one in (mine, theirs))
+        ]  # fmt: skip
+        more = math.exp(float(np.mean([math.log(mine / theirs) for mine, theirs in pairs]))) if pairs else 1.0
+        width = math.expm1(math.hypot(math.log1p(found.width), math.log1p(off)))
+        return replace(found, family=family, arithmetic=found.arithmetic * more, width=width, lender=lender)
+    return None
 
 
-def efficiency_for(family: str, method: str, phase: str, gpu: str | None = None) -> Efficiency | None:
-    """Return what is known of a method's kernels: on that GPU, else on any; None for a method never measured."""
-    known = [one for one in shipped() if (one.family, one.method, one.phase) == (family, method, phase)]
-    return next((one for one in known if one.gpu == gpu), known[0] if known else None)
+def known() -> tuple[Efficiency, ...]:
+    """Return the fits of our kernels: a user's own (``perfkit fit``), then those that ship."""
+    from perfkit.profiles import roofs_folder
+    from perfkit.profiles.loader import file_stamp
+    from perfkit.profiles.measured import EFFICIENCY, MEASURED
+
+    folders = (roofs_folder(), MEASURED)
+    return tuple(fit for one in folders for fit in _read(one, file_stamp(one / EFFICIENCY))[0])
+
+
+def loan_width() -> float:
+    """Return the half width of the 95 % interval of a loan, as a factor less 1, as it ships."""
+    from perfkit.profiles.loader import file_stamp
+    from perfkit.profiles.measured import EFFICIENCY, MEASURED
+
+    return _read(MEASURED, file_stamp(MEASURED / EFFICIENCY))[1]
+
+
+@lru_cache(maxsize=8)
+def _read(folder: Path, stamp: object) -> tuple[tuple[Efficiency, ...], float]:
+    from perfkit.profiles.measured import load_efficiency, load_loan
+
+    return tuple(map(from_entry, load_efficiency(folder))), load_loan(folder)["width"]
+
+
+def efficiency_for(family: str, method: str, phase: str, gpu: str | None = None, impl: str = OURS) -> Efficiency | None:
+    """Return what is known of a method's kernels: on that GPU, else on any, else a loan (:func:`borrowed`).
+
+    None for a method that was timed in no family, and for one of somebody else's that was never published.
+
+    Raises:
+        InputError: an implementation that nothing is known of.
+    """
+    fits = known() if impl == OURS else _others(impl, gpu)
+    same = [one for one in fits if (one.family, one.method, one.phase) == (family, method, phase)]
+    if same:
+        return next((one for one in same if one.gpu == gpu), same[0])
+    return borrowed(family, method, phase, fits, loan_width()) if impl == OURS else None
+
+
+@lru_cache(maxsize=32)
+def _others(impl: str, gpu: str | None) -> tuple[Efficiency, ...]:
+    from perfkit.roofline.implementations import load_implementations
+
+    return tuple(map(from_entry, load_implementations(impl, gpu)))

@@ -1,11 +1,10 @@
 """The time of a step, from what it moves and computes: launches, then the slowest of memory, arithmetic and chain.
 
-    bound = launches x node + body        body = max(memory, ALU, ramp + serial x L2 trip)
-    time  = launches x node + (1 + record_share x records) x (overhead + walk x tiles + body / efficiency)
+    bound = launches x node + max(body, ALU)        body = max(memory, ramp + serial x L2 trip)
 
 The bound's constants each say where they come from, and no kernel timed so far reaches it. What a method's kernels
-add to it is fitted to measured times (:mod:`perfkit.roofline.efficiency`), and so is the interval. Where a method was
-never measured the prediction is the bound itself, and its interval starts there.
+add to it is fitted to measured times, its form stands in :mod:`perfkit.roofline.efficiency`, and so is the interval.
+Where a method was never measured, in no family, the prediction is the bound itself, and its interval starts there.
 """
 
 from __future__ import annotations
@@ -55,6 +54,10 @@ class GpuLike(Protocol):
         """Dense FP32 rate of the CUDA cores, 10^12 per second."""
 
     @property
+    def bf16_tflops(self) -> float | None:
+        """Dense BF16 rate of the tensor cores, 10^12 per second."""
+
+    @property
     def l2_mb(self) -> float | None:
         """L2 as CUDA reports it, MiB."""
 
@@ -77,6 +80,10 @@ class StepLike(Protocol):
     @property
     def flops(self) -> Any:
         """Floating-point operations."""
+
+    @property
+    def tensor_flops(self) -> Any:
+        """The part of them that are products on tensor cores."""
 
     @property
     def launches(self) -> Any:
@@ -126,27 +133,28 @@ def predict(
         InputError: ``l2`` is neither.
     """
     launch, memory, alu, chain, hot = _terms(gpu, roofs, step, l2, working_set)
-    body = np.maximum(np.maximum(memory, alu), chain)
+    body = np.maximum(memory, chain)
     doubt = 1.0 if roofs.calibrated else 1.0 + WIDTH_UNCALIBRATED
     if efficiency is None:
-        us = launch + body
+        us = launch + np.maximum(body, alu)
         lo, hi = us / doubt, (us * UNFITTED_FACTOR + UNFITTED_US) * doubt
     else:
-        us = np.asarray(efficiency.time_us(launch, body, d_v, window))
+        us = np.asarray(efficiency.time_us(launch, body, d_v, alu))
         width = math.exp(math.hypot(math.log1p(efficiency.width), math.log(doubt)))
         lo, hi = us / width, us * width
         # What a program waits for beyond its roof is a chain of dependent trips.
-        chain = np.maximum(chain, efficiency.fixed_us(d_v, window))
+        chain = np.maximum(chain, efficiency.fixed_us(d_v))
+        alu = alu * max(efficiency.arithmetic, 1.0)
     limit = _limits(*np.broadcast_arrays(memory, hot, launch, chain, alu))
     if us.ndim == 0:
         return Prediction(float(us), float(lo), float(hi), str(limit))
     return Prediction(us, lo, hi, limit)
 
 
-def bound_us(gpu: GpuLike, roofs: Roofs, step: StepLike) -> tuple[Any, Any]:
-    """Return the two parts of the bound, L2 cold: launches x node, and the slowest of memory, arithmetic and chain."""
+def bound_us(gpu: GpuLike, roofs: Roofs, step: StepLike) -> tuple[Any, Any, Any]:
+    """Return the parts of the bound, L2 cold: launches x node, the slower of memory and chain, and arithmetic."""
     launch, memory, alu, chain, _ = _terms(gpu, roofs, step, "cold", None)
-    return launch, np.maximum(np.maximum(memory, alu), chain)
+    return launch, np.maximum(memory, chain), alu
 
 
 def _terms(gpu: GpuLike, roofs: Roofs, step: StepLike, l2: str, working_set: Any) -> tuple[NDArray[Any], ...]:
@@ -161,11 +169,22 @@ def _terms(gpu: GpuLike, roofs: Roofs, step: StepLike, l2: str, working_set: Any
         moved = np.asarray(step.bytes_read, dtype=np.float64) + step.bytes_write
         rate = roofs.l2_gb_s(held) if roofs.l2 else L2_OVER_DRAM * roofs.read_gb_s
         memory = np.where(hot, RAMP_US + moved / (np.asarray(rate) * 1e3), memory)
-    tflops = fp32_tflops(gpu, roofs)
-    alu = np.asarray(step.flops) / (tflops * 1e6) if tflops else np.zeros(())
+    alu = _alu_us(gpu, roofs, step)
     chain = RAMP_US + np.asarray(step.serial) * CHAIN_CYCLES / (gpu.boost_clock_mhz or DEFAULT_CLOCK_MHZ)
     launch = np.asarray(step.launches) * roofs.graph_node_us
     return tuple(np.broadcast_arrays(launch, memory, alu, chain, hot))
+
+
+def _alu_us(gpu: GpuLike, roofs: Roofs, step: StepLike) -> NDArray[Any]:
+    """Return the time of the FLOPs: state updates at their rate, products on tensor cores at that of BF16.
+
+    Products whose operands need more than BF16's precision are made of two or three; what that takes is left to a fit.
+    """
+    tensor = np.asarray(step.tensor_flops, dtype=np.float64)
+    updates, products = fp32_tflops(gpu, roofs), roofs.rate("bf16") or gpu.bf16_tflops
+    slow = (np.asarray(step.flops) - tensor) / (updates * 1e6) if updates else np.zeros(())
+    fast = tensor / (products * 1e6) if products else np.zeros(())
+    return np.maximum(slow, fast)
 
 
 def fp32_tflops(gpu: GpuLike, roofs: Roofs) -> float | None:

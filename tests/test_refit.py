@@ -1,0 +1,197 @@
+"""Fits to measured rows: what they recover, how they predict what they have not seen, and the file that ships."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from perfkit.errors import InputError
+from perfkit.profiles import load_efficiency, load_measured
+from perfkit.profiles.measured import EFFICIENCY, MEASURED, load_held_out, load_loan
+from perfkit.refit import Refit, case_of, refit, timed
+from perfkit.roofline import shipped_roofs
+from perfkit.roofline.efficiency import Efficiency, efficiency_for, known
+from perfkit.roofline.fitting import Observation, covered, enough, errors, fit, fit_all, held_out, loan, summary
+
+ROOT = Path(__file__).resolve().parents[1]
+KEY = ("mamba2", "replay", "decode", "h200-sxm")
+#: Slower than its neighbours by 2 to 3 us, and timed with another tile than they: Super, B = 4, L = 32.
+OUTLIER = ("nemotron-3-super-120b-a12b", 4, 32)
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("fit_efficiency", ROOT / "scripts" / "fit_efficiency.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def found() -> Refit:
+    return refit(load_measured(), shipped_roofs)
+
+
+def test_shipped_file_is_what_the_rows_give(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = script.document()
+    assert (MEASURED / EFFICIENCY).read_text(encoding="utf-8") == text
+    monkeypatch.setattr(script, "document", lambda folder: text)
+    for file in MEASURED.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    changed = (MEASURED / EFFICIENCY).read_text(encoding="utf-8").replace("median: 0.0", "median: 0.1")
+    (tmp_path / EFFICIENCY).write_text(changed, encoding="utf-8")
+    assert script.main(["--directory", str(tmp_path), "--check"]) == 1
+
+
+def test_held_out_rows_are_predicted_this_well(found: Refit) -> None:
+    """The bound of each figure: what it was when this was written, rounded up. It may be tightened, never loosened."""
+    said = found.summary
+    assert said is not None and said.n >= 287
+    assert said.median <= 0.02
+    assert said.p95 <= 0.125
+    assert said.covered >= 0.90
+    shipped = load_held_out()
+    assert shipped is not None
+    assert shipped["p95"] == pytest.approx(said.p95, abs=1e-4)
+    # Families whose methods were timed with two models meet the aim without a loan.
+    own = summary([one for one in found.held if one.lender is None])
+    assert own.median <= 0.02 and own.p95 <= 0.11 and own.covered >= 0.9
+
+
+def test_what_is_predicted_worst_is_borrowed_or_small(found: Refit) -> None:
+    """Errors above 12 %: a loan from another family, or steps of 6 to 18 us, where a tile more is a microsecond."""
+    for one in found.held:
+        if abs(one.error) > 0.12:
+            tree = one.key[1:3] == ("replay", "verify") and one.time_us == pytest.approx(468.8, abs=0.1)
+            assert one.lender is not None or one.time_us < 18 or tree, one
+    assert [abs(one.error) for one in found.worst] == sorted((abs(one.error) for one in found.worst), reverse=True)
+    assert len(found.worst) == 10
+
+
+def test_rows_of_kernels_that_were_written_anew_are_left_out(found: Refit) -> None:
+    assert {(row["family"], row["method"], row["phase"]) for row in found.timed.rewritten} == {
+        ("kda", "replay", "verify")
+    }
+    assert len(found.timed.rewritten) == 4
+    assert ("kda", "replay", "verify", "h200-sxm") not in found.timed.observations
+    loaned = efficiency_for("kda", "replay", "verify")
+    assert loaned is not None and loaned.lender == "mamba2"
+
+
+def test_fits_hold_their_own_rows(found: Refit) -> None:
+    for one in found.fits:
+        seen = found.timed.observations[one.family, one.method, one.phase, one.gpu]
+        error = errors(one, seen)
+        assert covered(one, seen) >= 0.9
+        assert abs(np.median(error)) < 0.04
+        plain = [
+            abs(value) for row, value in zip(seen, error, strict=True)
+            if row.batch >= 4 and (row.model, row.batch, row.window) != OUTLIER
+        ]  # fmt: skip
+        assert max(plain) < (0.17 if one.method == "replay" else 0.11)
+        assert one.width < 0.25  # not bought with a wide interval
+
+
+def test_the_file_says_how_models_left_out_are_predicted() -> None:
+    for entry in load_efficiency():
+        if entry["family"] == "mamba2":
+            assert {one["model"] for one in entry["left_out"]} == set(entry["models"])
+            assert all(one["covered"] >= 0.75 and abs(one["worst"]) < 0.21 for one in entry["left_out"])
+            assert all(one["rms"] < (0.08 if entry["method"] == "replay" else 0.05) for one in entry["left_out"])
+
+
+def test_a_loan_is_as_wide_as_loans_have_been_wrong(found: Refit) -> None:
+    worth = loan(found.timed.observations, found.fits)
+    assert worth is not None and worth["n"] == 10  # five methods of two families, each lent to the other
+    assert load_loan()["width"] == pytest.approx(worth["width"], abs=1e-4)
+    assert 0.15 < worth["width"] < 0.4
+    alone = {key: seen for key, seen in found.timed.observations.items() if key[0] == "mamba2"}
+    assert loan(alone, fit_all(alone)) is None
+
+
+def made(truth: Efficiency, noise: float = 0.03) -> list[Observation]:
+    rng = np.random.default_rng(0)
+    return [
+        Observation(float(truth.time_us(0.5, 2.0 * batch, d_v, 0.3 * batch) * np.exp(rng.normal(0, noise))), 0.5,
+                    2.0 * batch, d_v, 16, f"m{d_v}", batch, alu_us=0.3 * batch)
+        for d_v in (64, 80) for batch in (1, 2, 4, 8, 16, 32, 64, 128)
+    ]  # fmt: skip
+
+
+def test_a_fit_finds_what_made_the_times() -> None:
+    truth = Efficiency("mamba2", "replay", "decode", "g", walk_us=0.7, efficiency=0.85, arithmetic=4.0)
+    seen = made(truth)
+    found = fit(KEY, seen)
+    for name in ("walk_us", "efficiency", "arithmetic"):
+        low, high = found.intervals[name]
+        assert low <= getattr(truth, name) <= high
+    assert found.walk_us == pytest.approx(0.7, rel=0.1)
+    assert found.spread == pytest.approx(0.03, rel=0.3)
+    assert found.batches == (1, 2, 4, 8, 16, 32, 64, 128)
+    assert found.covers(100) and not found.covers(256)
+    with pytest.raises(InputError, match="at 3 batches or T or more"):
+        fit(KEY, [one for one in seen if one.batch == 1])
+
+
+def test_steps_that_flush_have_a_factor_of_their_own() -> None:
+    truth = Efficiency("mamba2", "replay", "decode", "g", walk_us=0.7, efficiency=0.85, arithmetic=2.0)
+    seen = []
+    for batch in (1, 4, 16, 64, 256, 512):
+        body, alu = np.array([2.0, 4.0]) * batch, np.array([0.1, 0.2]) * batch
+        both = truth.time_us(0.5, body, 64, alu)
+        weight = np.array([15 / 16, 1 / 16])
+        seen.append(Observation(float(both @ weight), 0.5, body, 64, 16, "m", batch, alu, weight=weight,
+                                flush=np.array([False, True]), flush_us=float(both[1]) * 1.3))  # fmt: skip
+    found = fit(KEY, seen)
+    assert found.flush == pytest.approx(1.3, rel=1e-3)
+    assert found.intervals["flush"][0] < 1.3 < found.intervals["flush"][1]
+    # The mean step does not have it.
+    assert float(np.max(np.abs(errors(found, seen)))) < 1e-4
+
+
+def test_held_out_is_held_out() -> None:
+    """A model whose kernels are half as fast is predicted by the other's, and the miss is seen."""
+    truth = Efficiency("mamba2", "replay", "decode", "g", walk_us=0.7, efficiency=0.85, arithmetic=2.0)
+    seen = made(truth, 0.0)
+    slow = [one if one.d_v == 64 else Observation(2 * one.time_us, *(getattr(one, name) for name in (
+        "launch_us", "body_us", "d_v", "window", "model", "batch", "alu_us"))) for one in seen]  # fmt: skip
+    fair, off = held_out({KEY: seen}), held_out({KEY: slow})
+    assert len(fair) == len(off) == 16
+    assert summary(fair).p95 < 0.01 and summary(fair).covered == 1.0
+    assert all(abs(one.error + 0.5) < 0.02 for one in off if one.model == "m80") and summary(off).covered == 0.0
+    assert held_out({KEY: [one for one in seen if one.d_v == 64]}) == []
+    with pytest.raises(InputError, match="two models or two families"):
+        summary([])
+
+
+def test_times_at_one_batch_and_t_are_not_enough() -> None:
+    def one(model: str, batch: int, draft_len: int = 1) -> Observation:
+        return Observation(500.0, 1.0, 480.0, 64, None, model, batch, draft_len=draft_len)
+
+    assert enough("snapshot", "verify", [one("a", 256, 4), one("a", 256, 8)])
+    assert not enough("snapshot", "verify", [one("a", 256, 4)] * 8)
+    assert not enough("replay", "decode", [one("a", 64), one("a", 256)])
+
+
+def test_rows_that_no_fit_can_use_are_set_aside() -> None:
+    row = next(row for row in load_measured() if row["status"] == "ok")
+    for change in ({"status": "oom"}, {"source": "predicted"}, {"l2_state": "warm"}, {"options": '{"alias": "A"}'},
+                   {"read_dtype": "bfloat16"}):  # fmt: skip
+        assert len(timed([row | change], shipped_roofs).other) == 1
+    assert not timed([row], shipped_roofs).other
+    with pytest.raises(ValueError, match="is not the case"):
+        case_of(row | {"batch": row["batch"] + 1})
+
+
+def test_intervals_of_fits_reach_as_far_down_as_up(found: Refit) -> None:
+    for one in found.held:
+        assert math.log(one.hi / one.predicted_us) == pytest.approx(math.log(one.predicted_us / one.lo))
+    assert len(known()) == len(found.fits)
