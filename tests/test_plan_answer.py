@@ -117,8 +117,8 @@ def test_the_best_of_a_block_is_its_fastest_window_or_as_fast() -> None:
     table = compare(ask("nemotron-nano", engine="bytes"))
     best = next(row for row in table.rows() if row.method == "replay")
     every = [row for row in table.all_rows() if row.method == "replay"]
-    assert best.tokens_per_s >= 0.995 * max(row.tokens_per_s for row in every)
-    assert all(row.tokens_per_s < 0.995 * max(row.tokens_per_s for row in every)
+    assert best.tokens_per_s >= 0.998 * max(row.tokens_per_s for row in every)
+    assert all(row.tokens_per_s < 0.998 * max(row.tokens_per_s for row in every)
                for row in every if (row.window or 0) < (best.window or 0))  # fmt: skip
 
 
@@ -217,9 +217,9 @@ def test_the_window_and_what_another_costs() -> None:
     chosen = window_choice(found, found.best)
     assert chosen is not None
     assert chosen.star == pytest.approx(13.9, abs=0.1)  # paper, Eq. 16
-    assert 0 <= chosen.off_best <= 0.005
+    assert 0 <= chosen.off_best <= 0.002
     assert chosen.half is not None and chosen.double is not None
-    assert chosen.half.cost > 0 and chosen.double.cost > 0
+    assert chosen.half.cost > -0.002 and chosen.double.cost > -0.002
     assert chosen.double.fits < chosen.fits < chosen.half.fits
     assert found.baseline is not None and window_choice(found, found.baseline) is None
 
@@ -291,7 +291,7 @@ def test_mean_acceptance_is_of_the_longest_draft() -> None:
     ("acceptance", "lengths", "complaint"),
     [(".5,.9", (), "must not rise"), ("1.5", (), "between 0 and 1"), ("x", (), "not an acceptance"),
      (None, (4,), "needs an acceptance"), (".9", (4,), "there are 1 rates"), ("mean:3", (), "needs --draft"),
-     ("mean:9", (4,), "out of range"), (None, (64,), "more positions")],
+     ("mean:9", (4,), "out of range"), (None, (17,), "more positions")],
 )  # fmt: skip
 def test_drafts_that_are_none(acceptance: str | None, lengths: tuple[int, ...], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):

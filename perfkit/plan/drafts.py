@@ -21,7 +21,7 @@ from perfkit.roofline.acceptance import acceptance_probability, rates_pmf
 FIELD = "--acceptance"
 ALLOWED = "rates by draft position, such as .88,.62,.40, or mean:X with --draft"
 #: Longest T of a plan: kernels verify no more.
-MAX_DRAFT = 32
+MAX_DRAFT = 16
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)")
 
 

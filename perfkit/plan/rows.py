@@ -33,7 +33,7 @@ from perfkit.shape import Shape
 
 Array = NDArray[Any]
 #: Windows whose throughput differs by less are as good: no prediction tells them apart.
-SAME = 0.005
+SAME = 0.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
