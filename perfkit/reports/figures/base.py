@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from perfkit.reports import theme
-from perfkit.reports.figures.rows import origin
+from perfkit.reports.figures.rows import origin, records
 from perfkit.reports.select import BASELINES, Series, hover
 from perfkit.reports.text import integer, is_missing, join, plot_text, sentence, window_text
 
@@ -184,8 +184,7 @@ def _hovers(
     line: Series, source: str, name: Callable[[Any], str] | None, more: Callable[[Any], str] | None
 ) -> list[str]:
     texts = []
-    row: Any
-    for row in line.rows.itertuples(index=False):
+    for row in records(line.rows):
         parts = [hover(row, source, name(row) if name else line.label), plot_text(more(row)) if more else ""]
         parts.append(plot_text(origin(row._asdict())) if source == "recorded" else "")
         texts.append("<br>".join(filter(None, parts)))
@@ -225,12 +224,21 @@ def end_labels(figure: go.Figure, labels: Iterable[EndLabel], span: tuple[float,
         pixels.append(((value - span[0]) / (span[1] - span[0]) * AREA_PX, value, label))
     pixels.sort(key=lambda item: item[0])
     places = spread([item[0] for item in pixels], LABEL_PX)
-    for (true, value, label), place in zip(pixels, places, strict=True):
-        figure.add_annotation(
-            x=math.log10(label.batch), y=value, text=plot_text(label.text), showarrow=False, xanchor="left", xshift=9,
-            yshift=place - true, font={"size": 12, "color": theme.method_style(label.method).light},
-            opacity=0.7 if label.faint else 1, name="end-label",
-        )  # fmt: skip
+    add_annotations(
+        figure,
+        [
+            {"x": math.log10(label.batch), "y": value, "text": plot_text(label.text), "showarrow": False,
+             "xanchor": "left", "xshift": 9, "yshift": place - true,
+             "font": {"size": 12, "color": theme.method_style(label.method).light},
+             "opacity": 0.7 if label.faint else 1, "name": "end-label"}
+            for (true, value, label), place in zip(pixels, places, strict=True)
+        ],
+    )  # fmt: skip
+
+
+def add_annotations(figure: go.Figure, annotations: Iterable[dict[str, Any]]) -> None:
+    """Add annotations all at once: Plotly checks all that there are again with each that is added."""
+    figure.update_layout(annotations=[*figure.layout.annotations, *annotations])
 
 
 def spread(positions: Sequence[float], distance: float) -> list[float]:

@@ -9,25 +9,33 @@ from typing import TYPE_CHECKING
 
 from perfkit.reports import findings, select, theme
 from perfkit.reports.figures import base
+from perfkit.reports.figures.point_labels import Point, label_points
+from perfkit.reports.figures.rows import case_name, records, step_words
 from perfkit.reports.roofs import known_roofs
-from perfkit.reports.text import integer, number, plot_text, window_text
+from perfkit.reports.text import number, plot_text
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-#: The plot area for which labels are placed, in pixels: narrower ones hide the labels of points.
-_AREA = (780, base.AREA_PX)
 _DASHES = ("solid", "dash", "dashdot", "longdash")
 
 
 def roofline(frame: pd.DataFrame) -> go.Figure:
-    """Draw TFLOP/s over FLOP per byte; the roofs reach past the points on both sides."""
+    """Draw TFLOP/s over FLOP per byte; the roofs reach past the points on both sides.
+
+    >>> from perfkit.reports import figures
+    >>> from perfkit.results import load_run
+    >>> figures.roofline(load_run("runs/my-run")).show()  # doctest: +SKIP
+    """
     data = select.prepare(frame)
     roofs = known_roofs(data)
+    memory = tuple(sorted((*roofs.memory, *_measured_reads(data)), key=lambda roof: -roof[1]))
     caption = (
         "How to read it: both axes are logarithmic; a point under a sloping roof is bound by bytes, and the distance "
         "to the roof is what is left to gain. Each method and window is a column of points; upwards the batch grows. "
+        "The roof of these bytes knows how many of them are writes, which are slower beside reads; the other memory "
+        "roofs are of reads alone and of the datasheet. "
         f"FLOPs and bytes are the exact counts. {base.drawn(data, 'us', 'model_us', band=False)}"
     )
     figure = base.new_figure(findings.roofline_title(data, roofs.ridge), caption)
@@ -40,37 +48,53 @@ def roofline(frame: pd.DataFrame) -> go.Figure:
     if not predicted and not timed:
         return base.empty(figure, "no case has both a time and an intensity", base.sweep_command(data))
     points: list[tuple[float, float]] = []
+    cases: list[Point] = []
     edges: list[tuple[float, float]] = []  # where lines run
     named: set[str] = set()
     for line, value in [(line, "model_tflops") for line in predicted] + [(line, "tflops") for line in timed]:
-        # Windows of a method stand side by side here; one entry in the legend names them all.
-        line = replace(line, label=", ".join([line.method, *line.label.split(", ")[1:]]))
+        # Windows and workloads of a method stand side by side here; one entry in the legend names them all.
+        line = replace(line, label=line.method)
         if value == "tflops":
-            base.add_timed(figure, line, value, None, x="intensity", guide=False)
+            base.add_timed(figure, line, value, None, x="intensity", guide=False, name=case_name)
         else:
-            base.add_predicted(figure, line, value, None, x="intensity")
+            base.add_predicted(figure, line, value, None, x="intensity", name=case_name)
         figure.data[-1].showlegend = figure.data[-1].name not in named
         named.add(figure.data[-1].name)
         here = list(zip(line.rows["intensity"], line.rows[value], strict=True))
         points += here
+        if value == ("tflops" if timed else "model_tflops"):
+            cases += [Point(x, y, line.method, line.window, row.batch, ", ".join(step_words(row._asdict())))
+                      for (x, y), row in zip(here, records(line.rows), strict=True)]  # fmt: skip
         for (x0, y0), (x1, y1) in pairwise(here if value == "model_tflops" else []):
             edges += zip(_steps(x0, x1, 12), _steps(y0, y1, 12), strict=True)
     xs, ys = [x for x, _ in points], [y for _, y in points]
-    left, right = min(xs) / 4, max([max(xs) * 4, (roofs.ridge or 0) * 4])
-    top = max([max(ys) * 2, (roofs.peak_tflops or 0) * 2])
-    _add_roofs(figure, roofs.memory, roofs.peak_tflops, left, right)
+    left, right = min(xs) / 2.5, max([max(xs) * 4, (roofs.ridge or 0) * 2])
+    top = max([max(ys) * 2, (roofs.peak_tflops or 0) * 1.6])
+    _add_roofs(figure, memory, roofs.peak_tflops, left, right)
     x_range, y_range = (math.log10(left), math.log10(right)), (math.log10(min(ys) / 2.5), math.log10(top))
     figure.update_xaxes(**base.log_axis(left, right) | {"range": list(x_range)},
                         title={"text": "intensity (FLOP per byte)"})  # fmt: skip
     figure.update_yaxes(**base.log_axis(min(ys) / 2.5, top) | {"range": list(y_range)},
                         title={"text": "achieved (TFLOP/s)"})  # fmt: skip
     edges += [
-        (x, min(gb_s * x * 1e-3, roofs.peak_tflops or math.inf))
-        for _, gb_s in roofs.memory
-        for x in _steps(left, right, 200)
+        (x, min(gb_s * x * 1e-3, roofs.peak_tflops or math.inf)) for _, gb_s in memory for x in _steps(left, right, 200)
     ]
-    _label_points(figure, timed or predicted, "tflops" if timed else "model_tflops", points, edges, x_range, y_range)
+    label_points(figure, cases, edges, x_range, y_range)
     return base.finish(figure)
+
+
+def _measured_reads(data: pd.DataFrame) -> list[tuple[str, float]]:
+    """Return what large reads alone reach on the rows' GPU, if that was measured and ships; [] otherwise."""
+    from perfkit.errors import InputError
+    from perfkit.profiles import load_gpu
+    from perfkit.roofline.roof import shipped_roofs
+
+    key = next((value for value in data["gpu"] if value is not None), None)
+    try:
+        found = shipped_roofs(load_gpu(key)) if key is not None else None
+    except InputError:  # a GPU without a profile, or without a bandwidth
+        return []
+    return [("measured reads alone", found.read_gb_s)] if found is not None and found.calibrated else []
 
 
 def _steps(low: float, high: float, n: int) -> list[float]:
@@ -96,52 +120,3 @@ def _add_roofs(
             x=[start, right], y=[peak, peak], mode="lines", name=f"FP32 peak, {number(peak)} TFLOP/s",
             line={"color": theme.MUTED[0], "width": 1.8}, hoverinfo="name", meta={"roof": "FP32 peak"},
         )  # fmt: skip
-
-
-def _label_points(
-    figure: go.Figure, lines: list[select.Series], value: str, points: list[tuple[float, float]],
-    edges: list[tuple[float, float]], x_range: tuple[float, float], y_range: tuple[float, float],
-) -> None:  # fmt: skip
-    """Name points beside them where there is room: the largest batch of each line first, then its smallest.
-
-    A label touches neither another label nor a point nor a line (``edges``); one that fits nowhere is left out.
-    """
-
-    def pixel(x: float, y: float) -> tuple[float, float]:
-        return (
-            (math.log10(x) - x_range[0]) / (x_range[1] - x_range[0]) * _AREA[0],
-            (math.log10(y) - y_range[0]) / (y_range[1] - y_range[0]) * _AREA[1],
-        )
-
-    taken = [(px - 7, py - 6, px + 7, py + 6) for px, py in (pixel(*point) for point in points)]
-    taken += [(px - 2, py - 3, px + 2, py + 3) for px, py in (pixel(*edge) for edge in edges)]
-    wanted: dict[str, tuple[float, float, str]] = {}
-    for position in (-1, 0):
-        for line in lines:
-            row = line.rows.iloc[position]
-            name = window_text(line.window) or line.method
-            wanted.setdefault(f"{name}, B = {integer(row['batch'])}", (row["intensity"], row[value], line.method))
-    for text, (x, y, method) in wanted.items():
-        px, py = pixel(x, y)
-        width, height = 6.6 * len(text), 15
-        for dx, dy, anchor in _PLACES:
-            x0 = px + dx - (width if anchor == "right" else width / 2 if anchor == "center" else 0)
-            box = (x0, py + dy - height / 2, x0 + width, py + dy + height / 2)
-            if box[0] < 0 or box[2] > _AREA[0] or box[1] < 0 or box[3] > _AREA[1]:
-                continue
-            if any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in taken):
-                continue
-            taken.append(box)
-            figure.add_annotation(
-                x=math.log10(x), y=math.log10(y), text=plot_text(text), showarrow=False, xanchor=anchor,
-                yanchor="middle", xshift=dx, yshift=dy, font={"size": 11, "color": theme.method_style(method).light},
-                name="point-label",
-            )  # fmt: skip
-            break
-
-
-#: Where a label may stand: pixels to the right and upwards, and which end of the text stands there.
-_PLACES = (
-    (10, 0, "left"), (-10, 0, "right"), (10, -15, "left"), (-10, -15, "right"), (10, 15, "left"), (-10, 15, "right"),
-    (0, -18, "center"), (0, 18, "center"),
-)  # fmt: skip

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,7 +62,7 @@ def add_ratios(data: pd.DataFrame, units: pd.Series[bool], same: tuple[str, ...]
     """
     value, low, high = ("us", "us_lo", "us_hi") if time == "us" else ("model_us", "model_lo", "model_hi")
     keys = list(zip(*(_comparable(data, name) for name in same), strict=True)) if len(data) else []
-    times = list(zip(data[value], data[low], data[high], strict=True))
+    times = list(zip(data[value], data[low].where(data[low].gt(0)), data[high], strict=True))
     known: dict[tuple[Any, ...], tuple[float, float, float]] = {}
     for key, entry, is_unit in zip(keys, times, units, strict=True):
         if is_unit and entry[0] > 0:
@@ -82,9 +83,20 @@ def _comparable(data: pd.DataFrame, name: str) -> list[Any]:
     return [None if is_missing(value) else value for value in data[name]] if name in data else [None] * len(data)
 
 
+def records(rows: pd.DataFrame) -> list[Any]:
+    """Return the rows as named tuples; on short frames of many columns ``itertuples`` takes many times as long."""
+    kind = _row_type(tuple(map(str, rows.columns)))
+    return [kind(*values) for values in rows.to_numpy(dtype=object)]
+
+
+@lru_cache(maxsize=64)
+def _row_type(columns: tuple[str, ...]) -> Any:
+    return namedtuple("Row", columns, rename=True)
+
+
 def case_name(row: Any) -> str:
-    """Name a row of ``itertuples`` among all of its model: method, window, T, acceptance, dtypes other than FP32."""
-    parts = [f"{row.method} {window_text(row.window)}".strip(), *_step_words(row._asdict())]
+    """Name a row of :func:`records` among all of its model: method, window, T, acceptance, dtypes other than FP32."""
+    parts = [f"{row.method} {window_text(row.window)}".strip(), *step_words(row._asdict())]
     parts += [select.describe(name, value) for name in ("state_dtype", "read_dtype")
               if (value := getattr(row, name)) not in (None, "float32")]  # fmt: skip
     return ", ".join(parts)
@@ -92,10 +104,11 @@ def case_name(row: Any) -> str:
 
 def place(row: Mapping[Any, Any] | pd.Series[Any]) -> str:
     """Say at which batch a row is, and of a verify step at which T and acceptance."""
-    return ", ".join([f"B = {integer(row['batch'])}", *_step_words(row)])
+    return ", ".join([f"B = {integer(row['batch'])}", *step_words(row)])
 
 
-def _step_words(row: Mapping[Any, Any] | pd.Series[Any]) -> list[str]:
+def step_words(row: Mapping[Any, Any] | pd.Series[Any]) -> list[str]:
+    """Name a verify step by its T, or its tree, and its acceptance; [] of decode."""
     if row["phase"] != "verify":
         return []
     drafts = f"tree {row['tree']}" if row["tree"] else f"T = {integer(row['draft_len'])}"
