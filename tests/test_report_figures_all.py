@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from perfkit.profiles import load_measured
 from perfkit.reports import figures, select, theme
+from tests.figuredata import recorded
 from tests.reportdata import frame, rows
 
-MODEL = "nemotron-3-super-120b-a12b"
 NEW = figures.FIGURES[5:]
-
-
-@cache
-def recorded() -> pd.DataFrame:
-    """The shipped rows of one model, prepared once."""
-    plain = [{k: v for k, v in row.items() if k != "manifest"} | {"source": "recorded"} for row in load_measured(MODEL)]
-    return select.prepare(pd.DataFrame(plain))
 
 
 def odd(kind: str) -> pd.DataFrame:
@@ -32,7 +23,8 @@ def odd(kind: str) -> pd.DataFrame:
     if kind == "nan":
         return pd.DataFrame(rows(batches=(64,))).assign(time_us_lo=None, window=float("nan"), roof_gb_s=float("nan"))
     if kind == "gpus":
-        return pd.concat([recorded(), recorded().assign(gpu="b200")], ignore_index=True)
+        data = recorded().query("draft_len in (1, 8) and batch == 256")
+        return pd.concat([data, data.assign(gpu="b200")], ignore_index=True)
     return frame(kind)
 
 
@@ -50,6 +42,15 @@ def test_odd_frames_do_no_harm(kind: str) -> None:
             assert figure.layout.xaxis.title.text and figure.layout.yaxis.title.text, name
         else:
             assert len(figure.layout.annotations) == 1, name
-            assert words["add"].startswith("perfkit ") or name == "paper-table", name
+            assert name == "paper-table" or words["add"].startswith("perfkit "), name
         used = set(re.findall(r'"(#[0-9a-fA-F]{6}|rgba\([^)]*\))"', text))
         assert used - set(theme.dark_twins()) - {"rgba(0,0,0,0)"} == set(), name
+
+
+def test_thousands_of_rows_take_seconds() -> None:
+    some = recorded().query("draft_len in (1, 8)")
+    many = some.loc[some.index.repeat(5001 // len(some) + 1)].reset_index(drop=True)
+    many["case_id"], many["batch"] = many.index.astype(str), 1.0 + many.index % 500
+    assert len(many) > 5000
+    for name, build in NEW:
+        assert len(build(many).data) < 200, name
