@@ -209,6 +209,30 @@ def test_unmeasured_kernels_are_no_proof() -> None:
     assert "4.7 times" in LEFT_OUT
 
 
+def test_whose_kernels() -> None:
+    """Published kernels of vLLM and ReplaySSM: another time of the same bytes, the first that is known."""
+    ours, theirs = (
+        compare(ask(gpu="b300", acceptance=RATES, impls=impls)) for impls in (("ours",), ("vllm", "replayssm"))
+    )
+    for one, other in zip(*(sorted(table.rows(), key=lambda row: row.key) for table in (ours, theirs)), strict=True):
+        assert one.impl == "ours" and other.impl == ("replayssm" if other.method == "replay" else "vllm")
+        assert one.layer_us != other.layer_us
+        assert one.window != other.window or one.request_bytes == other.request_bytes
+    assert {row.basis for row in ours.rows()} == {"carried"}
+    snapshot = next(row for row in theirs.rows() if row.method == "snapshot")
+    assert snapshot.basis == "fitted"  # published of a B300
+    with pytest.raises(InputError, match="nothing is known of such kernels"):
+        compare(ask(impls=("nobody",)))
+
+
+def test_families_that_were_never_timed_borrow_and_say_so() -> None:
+    found = answer(ask("qwen3.5-122b", acceptance=RATES))
+    lent = {row.method for row in found.table.rows() if row.basis == "lent"}
+    assert lent
+    assert any(line.startswith("kernels of gdn") and "never timed: predicted by those of" in line
+               for line in warnings(found))  # fmt: skip
+
+
 # --- the window, break-even, breakdown, front, GPUs, settings
 
 

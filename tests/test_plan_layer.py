@@ -93,7 +93,9 @@ def test_the_slow_steps_are_those_that_flush() -> None:
     """Together, one step in 16 flushes all rows; spread, 16 of 256 do on average and 26 in one step of a hundred."""
     together = layer("mamba2", "replay", 1, None, windows=(16,), aligned=True).times(256)
     spread = layer("mamba2", "replay", 1, None, windows=(16,)).times(256)
-    assert together.us[0] == pytest.approx((15 * together.p50[0] + together.p99[0]) / 16)
+    known = efficiency_for("mamba2", "replay", "decode", "b300")
+    assert known is not None
+    assert together.us[0] == pytest.approx((15 * together.p50[0] + together.p99[0] / known.flush) / 16)
     written = 256 * 2**22 / 1e3  # of the checkpoint, in GB/s
     roofs = shipped_roofs(load_gpu("b300"))
     assert together.p99[0] - together.p50[0] > 0.7 * written / roofs.write_gb_s
@@ -104,8 +106,9 @@ def test_the_slow_steps_are_those_that_flush() -> None:
 def test_one_row_flushes_or_does_not() -> None:
     one = layer("mamba2", "replay", 1, None, windows=(16,)).times(1)
     aligned = layer("mamba2", "replay", 1, None, windows=(16,), aligned=True).times(1)
-    assert one.p99[0] == pytest.approx(aligned.p99[0], rel=1e-3)
-    assert one.p50[0] == pytest.approx(aligned.p50[0], rel=1e-3)
+    # What a fit adds to flushing rows is in the mean of mixed steps already: 2 % here.
+    assert one.p99[0] == pytest.approx(aligned.p99[0], rel=0.03)
+    assert one.p50[0] == pytest.approx(aligned.p50[0], rel=0.03)
 
 
 def test_methods_without_a_window_have_one_kind_of_step() -> None:

@@ -56,6 +56,9 @@ def plan(
     weight_dtype: Annotated[
         str | None, typer.Option("--weight-dtype", metavar="DTYPE", help="Of the weights. Default: the checkpoint's.")
     ] = None,
+    impl: Annotated[
+        str, typer.Option("--impl", metavar="NAME,…", help="Whose kernels: ours, or the first known of vllm,replayssm.")
+    ] = "ours",
     routing: Annotated[
         str, typer.Option("--routing", metavar="independent|identical", help="Rows' experts; identical: one prompt.")
     ] = "independent",
@@ -109,7 +112,7 @@ def plan(
     request = plan_run.Request(
         model=model, gpu=gpu, concurrency=concurrency, context=context, acceptance=acceptance, draft=draft,
         method=method, window=window, state_dtype=state_dtype, engine=engine, memory_gb=memory_gb,
-        utilization=utilization, reserve_gb=reserve_gb, tp=tp, kv_dtype=kv_dtype, weight_dtype=weight_dtype,
+        utilization=utilization, reserve_gb=reserve_gb, tp=tp, kv_dtype=kv_dtype, weight_dtype=weight_dtype, impl=impl,
         routing=routing, slowdown=slowdown, overheads=overheads, flush_phase=flush_phase or "staggered",
         sla_ms=sla_ms, sla_on=sla_on,
         compare_gpus=compare_gpus, pareto=pareto, breakdown=breakdown, all_rows=all_rows,

@@ -33,6 +33,7 @@ class Request:
     tp: int
     kv_dtype: str | None
     weight_dtype: str | None
+    impl: str
     routing: str
     slowdown: float
     overheads: str | None
@@ -175,7 +176,7 @@ def question(request: Request) -> Question:
         state_dtypes=tuple(dict.fromkeys(states)), kv_dtype=kv_dtype, weight_dtype=weights, tp=request.tp,
         routing=request.routing, slowdown=request.slowdown, overheads=request.overheads, memory_gb=request.memory_gb,
         utilization=request.utilization, reserve_gb=request.reserve_gb, flush_phase=request.flush_phase,
-        sla_ms=request.sla_ms, sla_on=request.sla_on,
+        impls=tuple(part.strip() for part in request.impl.split(",")), sla_ms=request.sla_ms, sla_on=request.sla_on,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from perfkit.plan.advice import advice, limit
 from perfkit.plan.cautions import LEFT_OUT, not_in_doubt, warnings
 from perfkit.plan.words import brief, dtype, named, off, rate, short, times
 from perfkit.roofline import TERMS
+from perfkit.roofline.efficiency import OURS
 
 #: Lines beneath the table are no longer than this, however wide the terminal.
 WIDTH = 120
@@ -82,9 +83,10 @@ def _header(asked: Question) -> Iterator[str]:
     rates = ""
     if asked.drafts.rates:
         rates = f", drafts accepted {', '.join(f'{one:.2f}'.lstrip('0') for one in asked.drafts.rates)}"
+    whose = f", kernels of {', '.join(asked.impls)}" if asked.impls != (OURS,) else ""
     routing = f", {asked.routing} routing" if asked.model.moe_experts else ""
     yield (f"state {'/'.join(map(dtype, asked.state_dtypes))}, KV {dtype(asked.kv_dtype)}{routing}, memory by "
-           f"{asked.engine.key}, rows flush {asked.flush_phase}{rates}")  # fmt: skip
+           f"{asked.engine.key}, rows flush {asked.flush_phase}{rates}{whose}")  # fmt: skip
 
 
 def _columns(states: bool) -> list[str]:

@@ -8,9 +8,12 @@ from perfkit.errors import InputError
 from perfkit.plan.answer import Answer, answer
 from perfkit.plan.rows import Row
 from perfkit.plan.words import dtype, named
+from perfkit.roofline.efficiency import OURS
 
 #: Precision keeps this share of a gain, or the other state erases it.
 _ERASED = 0.5
+#: The state's dtype in all rows that fits are made of.
+TIMED_STATE = "float32"
 #: A precision is worth a word from this ratio of throughputs on.
 _FASTER = 1.02
 LEFT_OUT = (
@@ -35,40 +38,39 @@ def warnings(found: Answer) -> list[str]:
 
 def _basis(found: Answer) -> Iterator[str]:
     asked = found.table.question
-    family = asked.model.family
-    bounds: set[str] = set()
-    carried: dict[str, set[str]] = {}
-    lent: dict[str, set[str]] = {}
-    beyond: dict[tuple[int, int, int], set[str]] = {}
+    seen: dict[tuple[str, ...], set[str]] = {}
     for choice in found.table.choices:
-        layer, name = choice.block.layer, f"{choice.method}{' verify' if choice.draft_len > 1 else ' decode'}"
-        known = layer.efficiency
-        if known is None:
-            bounds.add(name)
-            continue
-        lender, batches = getattr(known, "lender", None), getattr(known, "batches", ())
-        if lender is not None:
-            lent.setdefault(lender, set()).add(name)
-        if known.gpu != asked.gpu.key:
-            carried.setdefault(known.gpu, set()).add(name)
-        runs = int(choice.block.runs[choice.at])
-        if batches and not batches[0] <= runs <= batches[-1]:
-            beyond.setdefault((batches[0], batches[-1], runs), set()).add(name)
+        kernels, name = choice.block.kernels, f"{choice.method} {'verify' if choice.draft_len > 1 else 'decode'}"
+        seen.setdefault((kernels.basis, kernels.impl or "", kernels.source or ""), set()).add(name)
     if not asked.roofs.calibrated:
         yield f"uncalibrated: the roofs of {asked.gpu.key} are its datasheet's, not measured (perfkit roofline)"
-    for gpu, names in carried.items():
-        yield f"kernels of {_list(names)} were timed on {gpu} alone: carried over to {asked.gpu.key}"
-    for lender, names in lent.items():
-        yield f"kernels of {family} {_list(names)} were never timed: predicted by those of {lender}"
-    if bounds:
-        yield f"kernels of {family} {_list(bounds)} were never timed: ≤ is what their bytes allow, no prediction"
-    for (low, high, runs), names in beyond.items():
+    for (basis, impl, source), names in seen.items():
+        whose = f"{impl}'s kernels of" if impl not in ("", OURS) else "kernels of"
+        what = f"{whose} {asked.model.family} {', '.join(sorted(names))}"
+        if basis == "carried":
+            yield f"{what} were timed on {source} alone: carried over to {asked.gpu.key}"
+        elif basis == "lent":
+            yield f"{what} were never timed: predicted by those of {source}"
+        elif basis == "bound":
+            yield f"of {what} no time is known: ≤ is what their bytes allow, no prediction"
+    yield from _extrapolated(found)
+    others = [dtype(state) for state in asked.state_dtypes if state != TIMED_STATE]
+    if others and any(choice.block.kernels.basis != "bound" for choice in found.table.choices):
+        yield f"kernels were timed with {dtype(TIMED_STATE)} states alone: {', '.join(others)} by their bytes"
+
+
+def _extrapolated(found: Answer) -> Iterator[str]:
+    """Say which rows are at a batch that their kernels were not timed at."""
+    seen: dict[tuple[str, int], set[str]] = {}
+    for choice in found.table.choices:
+        known, runs = choice.block.kernels.efficiency, int(choice.block.runs[choice.at])
+        if known is None or known.covers(runs):
+            continue
+        low, high = known.batches[0], known.batches[-1]
         timed = f"batches {low} to {high}" if low != high else f"batch {low} alone"
-        yield f"extrapolated: {_list(names)} was timed at {timed}, not at {runs:,}"
-
-
-def _list(names: set[str]) -> str:
-    return ", ".join(sorted(names))
+        seen.setdefault((timed, runs), set()).add(f"{choice.method} {'verify' if choice.draft_len > 1 else 'decode'}")
+    for (timed, runs), names in seen.items():
+        yield f"extrapolated: {', '.join(sorted(names))} was timed at {timed}, not at {runs:,}"
 
 
 def _state(found: Answer) -> Iterator[str]:
@@ -120,7 +122,7 @@ def _model(found: Answer) -> Iterator[str]:
     if asked.overheads.step_us or asked.overheads.row_us:
         over = asked.overheads
         yield (f"the engine's own time is an estimate, {over.step_us / 1e3:g} ms a step, {over.row_us:g} us a row, "
-               f"{over.pass_us:g} us a draft pass: {over.source.partition(': ')[0]}; --overheads none leaves it "
+               f"{over.pass_us:g} us a draft pass: {over.source.partition(' (')[0]}; --overheads none leaves it "
                "out")  # fmt: skip
     if asked.model.uncertain:
         yield f"not confirmed of {asked.model.key}: {', '.join(asked.model.uncertain)}"

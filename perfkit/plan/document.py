@@ -63,7 +63,7 @@ def document(
 def asked_for(asked: Question) -> dict[str, Any]:
     """Return a question as plain data."""
     names = ("concurrency", "context", "windows", "methods", "state_dtypes", "input_dtype", "kv_dtype", "weight_dtype",
-             "tp", "routing", "slowdown", "memory_gb", "utilization", "reserve_gb", "flush_phase", "sla_ms",
+             "tp", "routing", "slowdown", "memory_gb", "utilization", "reserve_gb", "flush_phase", "impls", "sla_ms",
              "sla_on")  # fmt: skip
     drafts = {"draft_lens": asked.drafts.lengths, "acceptance": asked.drafts.rates}
     return {"model": asked.model.key, "gpu": asked.gpu.key, "engine": asked.engine.key, **drafts,

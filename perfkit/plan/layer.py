@@ -119,8 +119,9 @@ class Layer:
         most = np.minimum(np.ceil(expected + _Z99 * spread), rows)
         p50, p99 = (
             np.asarray(self._predict(_between(plain, folding, rows, count), self.windows, self.roofs).us)
+            * (1 + self._flush * count / rows) / (1 + self._flush * rate)
             for count in (median, most)
-        )
+        )  # fmt: skip
         return LayerTimes(us, lo, hi, kernel_lo, kernel_hi, p50, np.maximum(p99, us))
 
     def _together(self, rows: Array) -> LayerTimes:
@@ -133,8 +134,14 @@ class Layer:
         with np.errstate(invalid="ignore", divide="ignore"):
             folding = np.where(rate > 0, self._mean(each[0] * flush) / rate, us)
             plain = np.where(rate < 1, self._mean(each[0] * (1 - flush)) / (1 - rate), us)
+        folding = folding * (1 + self._flush)
         p50 = np.where(rate > 0.5, folding, plain)
         return LayerTimes(us, lo, hi, kernel_lo, kernel_hi, p50, np.maximum(np.where(rate < _RARE, plain, folding), us))
+
+    @property
+    def _flush(self) -> float:
+        """What a step that flushes takes beyond its bytes, as a share; the mean was fitted with it inside."""
+        return self.efficiency.flush - 1 if self.efficiency is not None else 0.0
 
     @property
     def _lengths(self) -> Array:

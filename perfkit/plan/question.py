@@ -26,6 +26,7 @@ from perfkit.roofline import (
     request_budget,
     step_model,
 )
+from perfkit.roofline.efficiency import OURS
 from perfkit.roofline.footprint import HOLDINGS
 from perfkit.roofline.weights import QUANTIZED_DTYPES
 
@@ -61,6 +62,7 @@ class Question:
         utilization: share of it that the engine takes, in place of the engine's.
         reserve_gb: what the engine sets aside.
         flush_phase: staggered, rows at different points of their cycles, or aligned.
+        impls: whose kernels: of each method those of the first that is known to have some.
         sla_ms: limit on ``sla_on``; None for none.
         sla_on: ``step``, the 99th percentile of a step, or ``token``, the mean time per token that a user sees.
     """
@@ -86,6 +88,7 @@ class Question:
     utilization: float | None = None
     reserve_gb: float = 0.0
     flush_phase: str = "staggered"
+    impls: tuple[str, ...] = (OURS,)
     sla_ms: float | None = None
     sla_on: str = "step"
 

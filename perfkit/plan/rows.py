@@ -13,15 +13,14 @@ from numpy.typing import NDArray
 from perfkit.errors import InputError
 from perfkit.method import Case, Method
 from perfkit.plan.comm import comm_us
+from perfkit.plan.kernels import Basis, Kernels, kernels_of
 from perfkit.plan.layer import Layer, LayerTimes, make_layer
 from perfkit.plan.question import Question
 from perfkit.profiles import Gpu
 from perfkit.roofline import (
-    Efficiency,
     Roofs,
     StepModel,
     WholeStep,
-    efficiency_for,
     n_waves,
     request_memory,
     requests_that_fit,
@@ -63,7 +62,8 @@ class Row:
         together_tokens_per_s: of requests that come together and run in waves, to the end of the last.
         layer_us: of one state-space layer.
         terms: the step by term, in milliseconds.
-        basis: what the layer's time rests on: fitted, carried (from another GPU), lent (by another family) or bound.
+        basis: what the layer's time rests on (:class:`perfkit.plan.kernels.Kernels`).
+        impl: whose kernels; None for a bound.
         within_sla: whether it keeps the limit; true without one.
     """
 
@@ -89,7 +89,8 @@ class Row:
     together_tokens_per_s: float
     layer_us: float
     terms: Mapping[str, float]
-    basis: str
+    basis: Basis
+    impl: str | None
     within_sla: bool = True
 
     @property
@@ -128,7 +129,7 @@ class Block:
         ring_slots: [W] records that the engine's buffer holds; 0 without one.
         request_bytes: [W] memory of a request.
         fits: [W] requests that fit.
-        basis: see :class:`Row`.
+        kernels: what is known of the method's.
     """
 
     question: Question
@@ -141,7 +142,7 @@ class Block:
     ring_slots: Array
     request_bytes: Array
     fits: Array
-    basis: str
+    kernels: Kernels
 
     @property
     def runs(self) -> Array:
@@ -227,7 +228,8 @@ class Block:
             step_ms=mean, step_lo_ms=step_ms(times.lo, 1 / (1 + doubt)), step_hi_ms=step_ms(times.hi, 1 + doubt),
             kernel_lo_ms=step_ms(times.kernel_lo), kernel_hi_ms=step_ms(times.kernel_hi),
             p50_ms=step_ms(times.p50), p99_ms=p99, token_ms=mean / accepted, tokens_per_s=runs * accepted / mean * 1e3,
-            together_tokens_per_s=float(together[at]), layer_us=float(times.us[at]), terms=terms, basis=self.basis,
+            together_tokens_per_s=float(together[at]), layer_us=float(times.us[at]), terms=terms,
+            basis=self.kernels.basis, impl=self.kernels.impl,
             within_sla=asked.sla_ms is None or limited <= asked.sla_ms,
         )  # fmt: skip
 
@@ -357,16 +359,17 @@ def _block(
         for window in windows
     ]  # fmt: skip
     totals = np.array([one.total for one in memory], dtype=np.int64)
+    kernels = kernels_of(question.model.family, method.key, method.phase, question.gpu.key, question.impls)
     layer = _layer(
         question.part.shape, question.gpu, question.roofs, method, draft_len, windows if method.windowed else None,
         tuple(question.drafts.rates[: draft_len - 1]), state_dtype, question.input_dtype,
-        question.flush_phase == "aligned",
+        question.flush_phase == "aligned", kernels,
     )  # fmt: skip
     return Block(
         question=question, method=method, draft_len=draft_len, state_dtype=state_dtype, step=step, layer=layer,
         windows=np.array([window or 0 for window in windows]), ring_slots=np.array([one.ring_slots for one in memory]),
         request_bytes=totals, fits=requests_that_fit(question.budget(draft_len).requests, totals),
-        basis=basis(layer.efficiency, question.gpu.key),
+        kernels=kernels,
     )  # fmt: skip
 
 
@@ -374,17 +377,11 @@ def _block(
 def _layer(
     shape: Shape, gpu: Gpu, roofs: Roofs, method: Method, draft_len: int, windows: tuple[int, ...] | None,
     rates: tuple[float, ...], state_dtype: str, input_dtype: str, aligned: bool,
+    kernels: Kernels,
 ) -> Layer:  # fmt: skip
     """Return a layer; questions that differ in the load alone share it."""
     return make_layer(
         method, shape, gpu, roofs, windows=windows, draft_len=draft_len,
         pmf=rates_pmf(np.array(rates, dtype=np.float64)), state_dtype=state_dtype, input_dtype=input_dtype,
-        aligned=aligned, efficiency=efficiency_for(shape.family, method.key, method.phase, gpu.key),
+        aligned=aligned, efficiency=kernels.efficiency,
     )  # fmt: skip
-
-
-def basis(known: Efficiency | None, gpu: str) -> str:
-    """Return what a layer's time rests on: see :class:`Row`."""
-    if known is None:
-        return "bound"
-    return "fitted" if known.gpu == gpu else "carried"
