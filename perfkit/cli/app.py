@@ -51,6 +51,7 @@ COMMANDS = MappingProxyType(
         "roofline": Command(
             "perfkit.cli.roofline", "roofline", "Measure this GPU's roofs, or show those that are known of a GPU."
         ),
+        "fit": Command("perfkit.cli.fit", "fit", "Fit what kernels reach, and show how well that predicts."),
         "profile": Command("perfkit.cli.profile", "profile", "Hold DRAM counters of Nsight Compute against the model."),
         "reproduce": Command(
             "perfkit.cli.reproduce", "reproduce", "Show a figure of the paper: published, ours, their ratio."
