@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 
 def batch_roof(frame: pd.DataFrame) -> go.Figure:
-    """Draw the fraction of the roof that each method reaches over batch."""
+    """Draw the fraction of the roof that each method reaches over batch.
+
+    >>> from perfkit.reports import figures
+    >>> from perfkit.results import load_run
+    >>> figures.batch_roof(load_run("runs/my-run")).show()  # doctest: +SKIP
+    """
     data = select.prepare(frame)
     best = findings.answer(data).window
     caption = (

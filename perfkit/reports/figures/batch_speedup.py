@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 
 def batch_speedup(frame: pd.DataFrame) -> go.Figure:
-    """Draw the speedup over batch; the baseline is the line at 1."""
+    """Draw the speedup over batch; the baseline is the line at 1.
+
+    >>> from perfkit.reports import figures
+    >>> from perfkit.results import load_run
+    >>> figures.batch_speedup(load_run("runs/my-run")).show()  # doctest: +SKIP
+    """
     data = select.prepare(frame)
     said = findings.answer(data)
     caption = (

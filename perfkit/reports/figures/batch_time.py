@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 
 def batch_time(frame: pd.DataFrame) -> go.Figure:
-    """Draw the time of a step and layer over batch, one line per method and window."""
+    """Draw the time of a step and layer over batch, one line per method and window.
+
+    >>> from perfkit.reports import figures
+    >>> from perfkit.results import load_run
+    >>> figures.batch_time(load_run("runs/my-run")).show()  # doctest: +SKIP
+    """
     data = select.prepare(frame)
     best = findings.answer(data).window
     caption = (

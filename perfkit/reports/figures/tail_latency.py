@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.reports import findings, select, theme
 from perfkit.reports.figures import base
-from perfkit.reports.figures.rows import lines, numbers, place, present
+from perfkit.reports.figures.rows import lines, numbers, origin, place, present
 from perfkit.reports.text import count, join, microseconds, percent, plot_text, sentence
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ def _tail(row: Mapping[Any, Any]) -> str:
 
 def _hover(row: Mapping[Any, Any]) -> str:
     lines = [f"<b>{row['place']}</b>, {row['source']}", plot_text(place(row)), f"mean {microseconds(row['us'])}"]
-    lines += [_tail(row), f"without a flush {microseconds(row['time_nonflush_us'])}"]
-    return "<br>".join(lines)
+    lines += [_tail(row), f"without a flush {microseconds(row['time_nonflush_us'])}", plot_text(origin(row))]
+    return "<br>".join(filter(None, lines))
 
 
 def _one_workload(rows: pd.DataFrame) -> pd.DataFrame:

@@ -24,6 +24,8 @@ _TIMED = (*_UNIT, "source", "gpu_uuid")
 _ALONG = ("draft_len", "acceptance")
 #: Methods stand side by side at each T: the next one so much to the right.
 _ASIDE = 1.014
+#: Width kept free at the right for the names of methods, as a share of the rest.
+ROOM = 0.16
 
 
 def verify_bands(frame: pd.DataFrame) -> go.Figure:
@@ -87,7 +89,8 @@ def verify_bands(frame: pd.DataFrame) -> go.Figure:
     )  # fmt: skip
     axis = base.log_axis(min(values), max(values))
     figure.update_yaxes(**axis, title={"text": "conventional decode steps"})
-    figure.add_hline(y=1, line={"color": theme.MUTED[0], "width": 1.5, "dash": "dash"})
+    figure.add_shape(type="line", xref="paper", x0=0, x1=1 - ROOM / (1 + ROOM), y0=1, y1=1,
+                     line={"color": theme.MUTED[0], "width": 1.5, "dash": "dash"})  # fmt: skip
     base.end_labels(figure, ends.values(), tuple(axis["range"]), log=True)
     return base.finish(figure)
 
@@ -118,7 +121,7 @@ def _placed(line: select.Series, names: list[tuple[str, float | None]]) -> selec
 
 def _room(low: float, high: float) -> list[float]:
     """Return a logarithmic axis with room at its right for the names of methods, which are long for the margin."""
-    return [math.log10(low), math.log10(high) + 0.16 * math.log10(high / low)]
+    return [math.log10(low), math.log10(high) + ROOM * math.log10(high / low)]
 
 
 def _steps(value: str) -> Any:

@@ -21,6 +21,10 @@ def window_sweep(frame: pd.DataFrame, shape: Shape | None = None, batch: float |
 
     ``shape`` is the layer's shape for Eq. 16; by default the rows' own, else that of the model's profile. Where neither
     is known the figure goes without Eq. 16.
+
+    >>> from perfkit.reports import figures
+    >>> from perfkit.results import load_run
+    >>> figures.window_sweep(load_run("runs/my-run"), batch=64).show()  # doctest: +SKIP
     """
     data = select.prepare(frame)
     found = findings.windows(data, shape, batch)
@@ -53,6 +57,8 @@ def window_sweep(frame: pd.DataFrame, shape: Shape | None = None, batch: float |
     low, high = min(windows), max(windows)
     marks = _marks(found)
     low, high = min([low, *(x for x, _ in marks)]), max([high, *(x for x, _ in marks)])
+    lefts = [_stands_left(x, [other for other, _ in marks], low, high) for x, _ in marks]
+    low = min([low, *(_start_for(x, high) for (x, _), left in zip(marks, lefts, strict=True) if left)])
     pad = 0.08 * max(math.log10(high / low), 0.3)
     figure.update_xaxes(
         type="log", title={"text": "window L (committed tokens)"}, tickmode="array", tickvals=sorted(set(windows)),
@@ -63,11 +69,10 @@ def window_sweep(frame: pd.DataFrame, shape: Shape | None = None, batch: float |
     # The upper third is kept free for the names of the upright lines.
     figure.update_yaxes(range=[bottom - 0.15 * room, top + (0.2 + 0.16 * len(marks)) * room],
                         title={"text": "time per step and layer (µs)"})  # fmt: skip
-    for i, (x, text) in enumerate(marks):
+    for i, ((x, text), left) in enumerate(zip(marks, lefts, strict=True)):
         height = 1 - 0.075 * i
         stroke = {"color": theme.ACCENT[0], "width": 1.5, "dash": ("solid", "dash", "dot")[i]}
         figure.add_shape(type="line", xref="x", yref="paper", x0=x, x1=x, y0=0, y1=height, line=stroke)
-        left = _stands_left(x, [other for other, _ in marks], low, high)
         figure.add_annotation(
             x=math.log10(x), y=height, yref="paper", text=plot_text(text), showarrow=False, yanchor="top",
             xanchor="right" if left else "left", xshift=-5 if left else 5, font={"size": 12, "color": theme.ACCENT[0]},
@@ -94,6 +99,12 @@ def _stands_left(x: float, marks: list[float], low: float, high: float) -> bool:
     if share < 0.25 or share > 0.75:
         return share > 0.75
     return sum(other > x for other in marks) > sum(other < x for other in marks)
+
+
+def _start_for(x: float, high: float) -> float:
+    """Return where the axis must start for a name to the left of ``x`` to fit on a phone: in two fifths of the axis."""
+    share = 0.4
+    return float((x / high**share) ** (1 / (1 - share)))
 
 
 def _over_window(rows: pd.DataFrame, value: str, sources: tuple[str, ...]) -> list[select.Series]:
