@@ -30,7 +30,7 @@ def advice(found: Answer) -> str:
     plain = found.plain
     more = ""
     if plain is not None and plain is not base and plain.key != base.key:
-        more = f", {ratio(best, plain).value:.2f}x those of conventional decode"
+        more = f", {ratio(best.spread, plain.spread).value:.2f}x those of conventional decode"
     return f"Run {named(best)}: {times(found.gain)} the tokens/s of {named(base)}{more}: {reason(best, base)}."
 
 
@@ -62,8 +62,8 @@ def _standard(found: Answer, base: Row) -> str:
     plain = found.plain
     if plain is None or plain.key == base.key:
         return f"Change nothing: {named(base)} is the fastest of what was compared"
-    return (f"Run {named(base)}, as engines do: {times(ratio(base, plain))} the tokens/s of conventional decode, and "
-            "no replay buffer is faster")  # fmt: skip
+    return (f"Run {named(base)}, as engines do: {times(ratio(base.spread, plain.spread))} the tokens/s of conventional "
+            "decode, and no replay buffer is faster")  # fmt: skip
 
 
 def _runner_up(found: Answer) -> str:
@@ -73,7 +73,7 @@ def _runner_up(found: Answer) -> str:
     if other is None:
         return ""
     row = other.row()
-    return f"; {named(row)} would give {times(ratio(row, base))} its tokens/s"
+    return f"; {named(row)} would give {times(ratio(row.spread, base.spread))} its tokens/s"
 
 
 def _sweep(asked: Question, row: Row) -> str:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from perfkit.plan.question import Question
-from perfkit.plan.rows import Choice, Row, Table, compare
+from perfkit.plan.rows import Choice, Row, Spread, Table, compare
 
 Verdict = Literal["change", "no change", "unproven", "over the limit"]
 #: What engines do today: a gain is over the better of them.
@@ -35,31 +36,51 @@ class Ratio:
     hi: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Answer:
     """What a plan says.
 
     Attributes:
         table: what was compared.
-        best: the row of most throughput that keeps the limit.
-        baseline: the best row of the standard methods; None where none of them runs.
-        plain: conventional decode, one token a step; None where it was not asked for or does not fit.
-        gain: of ``best`` over ``baseline``; None without one.
+        first: the choice of most throughput that keeps the limit.
+        standard: the best choice of the standard methods; None where none of them runs.
+        gain: of ``first`` over ``standard``; None without one.
         verdict: ``change``: the gain clears the doubt; ``no change``: it does not, or there is none; ``unproven``:
             bytes promise one and the kernels of one side were never timed; ``over the limit``: nothing keeps it.
     """
 
     table: Table
-    best: Row
-    baseline: Row | None
-    plain: Row | None
+    first: Choice
+    standard: Choice | None
     gain: Ratio | None
     verdict: Verdict
 
     @property
+    def choice(self) -> Choice:
+        """What to run: the standard method where nothing better is proven."""
+        return self.first if self.verdict != "no change" or self.standard is None else self.standard
+
+    @cached_property
+    def best(self) -> Row:
+        """The row of ``first``."""
+        return self.first.row()
+
+    @cached_property
+    def baseline(self) -> Row | None:
+        """The row of ``standard``."""
+        if self.standard is self.first:
+            return self.best
+        return self.standard.row() if self.standard is not None else None
+
+    @cached_property
+    def plain(self) -> Row | None:
+        """Conventional decode, one token a step; None where it was not asked for or does not fit."""
+        return _row(self, _first(self.table, lambda choice: choice.method == "conventional"))
+
+    @property
     def chosen(self) -> Row:
-        """The row to run: the baseline where nothing better is proven."""
-        return self.best if self.verdict != "no change" or self.baseline is None else self.baseline
+        """The row to run."""
+        return self.best if self.choice is self.first or self.baseline is None else self.baseline
 
 
 def answer(question: Question) -> Answer:
@@ -74,35 +95,35 @@ def answer(question: Question) -> Answer:
 def judge(table: Table) -> Answer:
     """Return what a table says."""
     first = table.choices[0]
-    best = first.row()
     standard = _first(table, lambda choice: choice.method in STANDARD)
-    plain = _first(table, lambda choice: choice.method == "conventional")
     if standard is None:
-        return Answer(table, best, None, None, None, "change" if first.within_sla else "over the limit")
-    baseline = best if standard is first else standard.row()
-    plain_row = baseline if plain is standard else plain.row() if plain is not None else None
-    gain = ratio(best, baseline)
-    return Answer(table, best, baseline, plain_row, gain, _verdict(best, baseline, gain))
+        return Answer(table, first, None, None, "change" if first.within_sla else "over the limit")
+    gain = Ratio(1.0, 1.0, 1.0) if standard is first else ratio(first.spread, standard.spread)
+    return Answer(table, first, standard, gain, _verdict(first, standard, gain))
 
 
-def ratio(over: Row, under: Row) -> Ratio:
+def ratio(over: Spread, under: Spread) -> Ratio:
     """Return the throughput of a row over another's, with what is not known of their kernels."""
     value = over.tokens_per_s / under.tokens_per_s
-    if over == under:
-        return Ratio(1.0, 1.0, 1.0)
-    down = math.hypot(math.log(over.kernel_hi_ms / over.step_ms), math.log(under.step_ms / under.kernel_lo_ms))
-    up = math.hypot(math.log(over.step_ms / over.kernel_lo_ms), math.log(under.kernel_hi_ms / under.step_ms))
+    down = math.hypot(math.log(over.down), math.log(under.up))
+    up = math.hypot(math.log(over.up), math.log(under.down))
     return Ratio(value, value * math.exp(-down), value * math.exp(up))
 
 
-def _verdict(best: Row, baseline: Row, gain: Ratio) -> Verdict:
-    if not best.within_sla:
+def _verdict(first: Choice, standard: Choice, gain: Ratio) -> Verdict:
+    if not first.within_sla:
         return "over the limit"
-    if best is baseline or gain.value < LEAST_GAIN:
+    if first is standard or gain.value < LEAST_GAIN:
         return "no change"
-    if gain.lo > 1 or not baseline.within_sla:
+    if gain.lo > 1 or not standard.within_sla:
         return "change"
-    return "unproven" if best.is_bound or baseline.is_bound else "no change"
+    return "unproven" if first.is_bound or standard.is_bound else "no change"
+
+
+def _row(found: Answer, choice: Choice | None) -> Row | None:
+    if choice is None:
+        return None
+    return found.best if choice is found.first else found.baseline if choice is found.standard else choice.row()
 
 
 def _first(table: Table, wanted: Callable[[Choice], bool]) -> Choice | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from perfkit.errors import InputError
 from perfkit.plan.answer import Answer, answer
-from perfkit.plan.question import Question
 
 What = Literal["state", "acceptance", "batch", "context"]
 #: The longest context that is tried of a model whose own limit is not known, in tokens.
@@ -40,18 +40,12 @@ class Flip:
 
 def flips(found: Answer) -> list[Flip]:
     """Return what flips an answer, each condition alone; acceptance by the draft that is closest to flip it."""
-    asked = found.table.question
-    closest = max(_acceptance(found), key=lambda flip: flip.value / _rate(asked, flip), default=None)
-    return [flip for flip in (_state(found), closest, *_batch(found), _context(found)) if flip is not None]
-
-
-def _rate(asked: Question, flip: Flip) -> float:
-    return asked.drafts.rates[(flip.position or 1) - 1] or 1.0
+    return [flip for flip in (_state(found), _acceptance(found), *_batch(found), _context(found)) if flip is not None]
 
 
 def differs(one: Answer, other: Answer) -> bool:
     """Say whether two answers are to run another method or T, or to change at all."""
-    return one.chosen.key != other.chosen.key or one.verdict != other.verdict
+    return one.choice.key != other.choice.key or one.verdict != other.verdict
 
 
 def _state(found: Answer) -> Flip | None:
@@ -63,19 +57,25 @@ def _state(found: Answer) -> Flip | None:
     return Flip("state", "is", other, None, changed) if changed is not None and differs(found, changed) else None
 
 
-def _acceptance(found: Answer) -> Iterator[Flip]:
-    """Yield for each draft of the choice the rate below which another answer is better."""
-    asked = found.table.question
-    for position in range(1, found.chosen.draft_len):
+def _acceptance(found: Answer) -> Flip | None:
+    """Return the draft whose rate has least to fall, as a share, until another answer is better, and that rate.
+
+    The last draft is tried first: it mostly is the one, and another is only searched if it flips before.
+    """
+    asked, closest = found.table.question, None
+    share = 0.0  # of a rate, at which the closest flips
+    for position in range(found.choice.draft_len - 1, 0, -1):
         have = asked.drafts.rates[position - 1]
 
         def at(step: int, position: int = position) -> Answer:
             return answer(asked.but(drafts=asked.drafts.with_rate(position, step * _RATE_STEP)))
 
-        steps = int(have / _RATE_STEP)
-        flipped = _bisect(found, at, steps + 1, 0) if steps and differs(found, at(0)) else None
-        if flipped is not None:
-            yield Flip("acceptance", "below", (flipped[0] + 1) * _RATE_STEP, position, flipped[1])
+        low, high = math.ceil(share * have / _RATE_STEP), int(have / _RATE_STEP)
+        if low <= high and differs(found, at(low)):
+            step, changed = _bisect(found, at, high + 1, low)
+            share = (step + 1) * _RATE_STEP / have
+            closest = Flip("acceptance", "below", (step + 1) * _RATE_STEP, position, changed)
+    return closest
 
 
 def _batch(found: Answer) -> Iterator[Flip | None]:
@@ -120,9 +120,7 @@ def _first(found: Answer, at: Callable[[int], Answer], now: int, tried: Iterable
     return None
 
 
-def _bisect(
-    found: Answer, at: Callable[[int], Answer], same: int, other: int, width: int = 1
-) -> tuple[int, Answer] | None:
+def _bisect(found: Answer, at: Callable[[int], Answer], same: int, other: int, width: int = 1) -> tuple[int, Answer]:
     """Return the value with another answer next to one with the same."""
     there: Answer | None = None
     while abs(other - same) > width:

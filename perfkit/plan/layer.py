@@ -86,6 +86,15 @@ class Layer:
         rows = np.asarray(batch, dtype=np.float64)
         return self._together(rows) if self.in_step else self._mixed(rows)
 
+    def kernel_interval(self, batch: Any) -> tuple[Array, Array, Array]:
+        """Return ``us``, ``kernel_lo`` and ``kernel_hi`` alone."""
+        rows = np.asarray(batch, dtype=np.float64)
+        if self.in_step:
+            times = self._together(rows)
+            return times.us, times.kernel_lo, times.kernel_hi
+        found = self._predict(scaled(self.mean, rows), self.windows, replace(self.roofs, source="measured"))
+        return np.asarray(found.us), np.asarray(found.lo), np.asarray(found.hi)
+
     def mean_us(self, batch: Any) -> Array:
         """Return the mean times alone."""
         rows = np.asarray(batch, dtype=np.float64)

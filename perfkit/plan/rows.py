@@ -99,6 +99,11 @@ class Row:
         return self.method, self.draft_len
 
     @property
+    def spread(self) -> Spread:
+        """What a ratio takes of it."""
+        return Spread(self.tokens_per_s, self.kernel_hi_ms / self.step_ms, self.step_ms / self.kernel_lo_ms)
+
+    @property
     def tokens_lo(self) -> float:
         """Throughput at the upper end of the step's interval."""
         return self.tokens_per_s * self.step_ms / self.step_hi_ms
@@ -112,6 +117,21 @@ class Row:
     def is_bound(self) -> bool:
         """Whether the layer's time is what its bytes allow at best."""
         return self.basis == "bound"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """What a ratio of two rows takes.
+
+    Attributes:
+        tokens_per_s: throughput.
+        down: the longest step by what is not known of the kernels, over the mean.
+        up: the mean over the shortest.
+    """
+
+    tokens_per_s: float
+    down: float
+    up: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +203,13 @@ class Block:
             return None
         at = int(np.argmax(eligible >= (1 - SAME) * eligible.max()))
         return Choice(self, at, float(tokens[at]), bool(within[at]))
+
+    def spread(self, at: int) -> Spread:
+        """Return what a ratio takes of one window's row."""
+        runs = int(self.runs[at])
+        mean, low, high = (float(np.broadcast_to(self.whole(us, runs).us, self.windows.shape)[at])
+                           for us in self.layer.kernel_interval(runs))  # fmt: skip
+        return Spread(runs * self.layer.accepted / mean * 1e6, high / mean, mean / low)
 
     def row(self, at: int) -> Row:
         """Return the row of one window."""
@@ -264,6 +291,21 @@ class Choice:
     def window(self) -> int | None:
         """L; None without one."""
         return int(self.block.windows[self.at]) or None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Method and T."""
+        return self.method, self.draft_len
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the layer's time is what its bytes allow at best."""
+        return self.block.kernels.basis == "bound"
+
+    @property
+    def spread(self) -> Spread:
+        """What a ratio takes of it."""
+        return self.block.spread(self.at)
 
     def row(self) -> Row:
         """Return everything about it."""
