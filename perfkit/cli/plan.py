@@ -19,9 +19,7 @@ def plan(
     gpu: Annotated[
         str | None, typer.Option("--gpu", metavar="KEY", help="`perfkit list gpus`; default: this machine's GPU.")
     ] = None,
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", metavar="N", help="Requests at once. Default: 256.")
-    ] = 256,
+    concurrency: Annotated[int, typer.Option("--concurrency", metavar="N", help="Requests at once.")] = 256,
     context: Annotated[
         int | None,
         typer.Option("--context", metavar="N", help="Tokens of a request, all read at every step. Default: 8192."),
@@ -31,7 +29,7 @@ def plan(
         str | None, typer.Option("--draft", metavar="LIST", help="T to compare. Default: 1 to the rates and one.")
     ] = None,
     method: Annotated[
-        str, typer.Option("--method", metavar="KEY,…|all", help="Default: what engines have, and replay.")
+        str, typer.Option("--method", metavar="KEY,…|all", help="Those that engines have, and replay.")
     ] = "conventional,snapshot,replay",
     window: Annotated[
         str | None, typer.Option("--window", metavar="LIST", help="L to compare. Default: 2..64 that the engine takes.")
@@ -47,9 +45,9 @@ def plan(
         float | None, typer.Option("--utilization", metavar="SHARE", help="Of it, for the engine. Default: vllm .9.")
     ] = None,
     reserve_gb: Annotated[
-        float, typer.Option("--reserve-gb", metavar="GB", help="Set aside for activations and graphs. Default: 0.")
+        float, typer.Option("--reserve-gb", metavar="GB", help="Set aside of it for activations and graphs.")
     ] = 0.0,
-    tp: Annotated[int, typer.Option("--tp", metavar="N", help="GPUs that share the model. Default: 1.")] = 1,
+    tp: Annotated[int, typer.Option("--tp", metavar="N", help="GPUs that share the model.")] = 1,
     kv_dtype: Annotated[
         str | None, typer.Option("--kv-dtype", metavar="DTYPE", help="Default: fp8 of quantized models, else bf16.")
     ] = None,
@@ -57,7 +55,7 @@ def plan(
         str | None, typer.Option("--weight-dtype", metavar="DTYPE", help="Of the weights. Default: the checkpoint's.")
     ] = None,
     impl: Annotated[
-        str, typer.Option("--impl", metavar="NAME,…", help="Whose kernels: ours, or the first known of vllm,replayssm.")
+        str, typer.Option("--impl", metavar="NAME,…", help="Whose kernels: ours, or published ones: vllm,replayssm.")
     ] = "ours",
     routing: Annotated[
         str, typer.Option("--routing", metavar="independent|identical", help="Rows' experts; identical: one prompt.")

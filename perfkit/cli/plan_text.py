@@ -14,6 +14,7 @@ from perfkit.plan import Answer, Flip, OnGpu, Point, Question, Row, engine_setti
 from perfkit.plan.advice import advice, limit
 from perfkit.plan.cautions import LEFT_OUT, not_in_doubt, warnings
 from perfkit.plan.words import brief, dtype, named, off, rate, short, times
+from perfkit.progress import count
 from perfkit.roofline import TERMS
 from perfkit.roofline.efficiency import OURS
 
@@ -78,7 +79,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | N
 def _header(asked: Question) -> Iterator[str]:
     calibrated = "" if asked.roofs.calibrated else ", uncalibrated GPU"
     gpus = f"{asked.tp} x {asked.gpu.key}" if asked.tp > 1 else asked.gpu.key
-    yield (f"PREDICTED{calibrated}, decode only: {asked.model.key} on {gpus}, {asked.concurrency:,} requests of "
+    yield (f"PREDICTED{calibrated}, decode only: {asked.model.key} on {gpus}, {count(asked.concurrency, 'request')} of "
            f"{asked.context:,} tokens")  # fmt: skip
     rates = ""
     if asked.drafts.rates:
@@ -147,7 +148,7 @@ def _step(report: Report) -> str:
     asked = report.answer.table.question
     step = terms.steps[asked.context]
     parts = [f"{_TERM[name]} {step[name]:.1f}" for name in TERMS if step[name] >= 0.05]
-    text = f"conventional, {terms.batch:,} requests: {', '.join(parts)} ms"
+    text = f"conventional, {count(terms.batch, 'request')}: {', '.join(parts)} ms"
     if terms.crossover is None:
         return f"{text}; no attention"
     return f"{text}; attention takes as long as the state from {_tokens(terms.crossover)} tokens on"
@@ -205,8 +206,9 @@ def _condition(flip: Flip) -> str:
         return f"state {dtype(flip.value)}"
     if flip.what == "acceptance":
         return f"acceptance of draft {flip.position} below {flip.value:.2f}"
-    unit = "requests" if flip.what == "batch" else "tokens of context"
-    return f"{flip.side} {flip.value:,} {unit}"
+    if flip.what == "batch":
+        return f"{'fewer' if flip.side == 'below' else 'more'} than {count(flip.value, 'request')}"
+    return f"{flip.side} {flip.value:,} tokens of context"
 
 
 def _point_name(point: Point) -> str:
@@ -221,7 +223,7 @@ def _breakdown(report: Report) -> None:
     _table(["context", *(f"{_TERM[name]} ms" for name in shown), "step ms"],
            [[context, *(f"{step[name]:.1f}" for name in shown), f"{sum(step.values()):.1f}"]
             for context, step in terms.steps.items()],
-           title=f"Predicted conventional step of {terms.batch:,} requests by term")  # fmt: skip
+           title=f"Predicted conventional step of {count(terms.batch, 'request')} by term")  # fmt: skip
 
 
 def _pareto(front: list[Point]) -> None:

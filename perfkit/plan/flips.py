@@ -13,8 +13,8 @@ from perfkit.plan.answer import Answer, answer
 What = Literal["state", "acceptance", "batch", "context"]
 #: The longest context that is tried of a model whose own limit is not known, in tokens.
 FARTHEST = 2**20
-#: How many times the load asked for is tried.
-MOST_LOAD = 4
+#: Larger loads are tried up to so many times the one asked for, and up to so many requests.
+MOST_TIMES, MOST_REQUESTS = 4, 256
 #: Acceptances are told apart by this.
 _RATE_STEP = 0.01
 
@@ -87,7 +87,8 @@ def _batch(found: Answer) -> Iterator[Flip | None]:
     now = asked.concurrency
     lower = _first(found, at, now, (now >> shift for shift in range(1, now.bit_length())))
     yield Flip("batch", "below", lower[0] + 1, None, lower[1]) if lower is not None else None
-    higher = _first(found, at, now, (now * factor for factor in (2, MOST_LOAD)))
+    most = max(MOST_TIMES * now, MOST_REQUESTS)
+    higher = _first(found, at, now, [now << shift for shift in range(1, most.bit_length()) if now << shift <= most])
     yield Flip("batch", "above", higher[0] - 1, None, higher[1]) if higher is not None else None
 
 

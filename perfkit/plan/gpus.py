@@ -36,8 +36,10 @@ def on_gpus(question: Question, keys: Sequence[str]) -> list[OnGpu]:
     found = []
     for gpu in dict.fromkeys(load_gpu(key).key for key in keys):
         profile = load_gpu(gpu)
+        memory = question.memory_gb if gpu == question.gpu.key else None  # what was stated is of that GPU
         try:
-            found.append(OnGpu(profile, answer(question.but(gpu=profile, roofs=roofs_for(profile)))))
+            there = question.but(gpu=profile, roofs=roofs_for(profile), memory_gb=memory)
+            found.append(OnGpu(profile, answer(there)))
         except InputError as error:
             found.append(OnGpu(profile, None, str(error)))
     return found
