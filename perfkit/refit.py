@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from perfkit.derive import observation
-from perfkit.method import Case
+from perfkit.method import Case, Config
 from perfkit.profiles import Gpu, load_gpu
 from perfkit.registry import get_method
 from perfkit.roofline import Roofs
@@ -180,11 +180,20 @@ def document(found: Refit, sources: Mapping[Key, Sequence[str]], dates: Mapping[
     text += "fits:\n" if found.fits else "fits: []\n"
     for one in found.fits:
         key = (one.family, one.method, one.phase, one.gpu)
-        text += _entry(one, found.timed.observations[key], sources[key], dates[key])
+        text += _entry(one, found.timed.observations[key], found.timed.rows[key], sources[key], dates[key])
     return text
 
 
-def _entry(found: Efficiency, seen: Sequence[Observation], files: Sequence[str], date: str) -> str:
+def resources(rows: Sequence[Row]) -> dict[str, int] | None:
+    """Return what a program took at the largest batch: registers, shared memory, warps; None where rows do not say."""
+    row = max(rows, key=lambda row: (row["batch"], row["draft_len"], row["window"] or 0))
+    warps = dict(Config.parse(row["launch_config"] or "-").values).get("warps")
+    if warps is None or row.get("registers") is None or row.get("shared_bytes") is None:
+        return None
+    return {"registers": int(row["registers"]), "shared_bytes": int(row["shared_bytes"]), "warps": warps}
+
+
+def _entry(found: Efficiency, seen: Sequence[Observation], rows: Sequence[Row], files: Sequence[str], date: str) -> str:
     """Return one fit as YAML."""
     key = (found.family, found.method, found.phase, found.gpu)
     own = dict(found.intervals)
@@ -197,8 +206,10 @@ def _entry(found: Efficiency, seen: Sequence[Observation], files: Sequence[str],
     # What verify waits for was fitted to decode, and has its interval there.
     for name, (lo, hi) in (own | {name: (value, value) for name, value in waits.items()}).items():
         lines.append(f"  {name}: {{value: {getattr(found, name):.5g}, lo: {lo:.5g}, hi: {hi:.5g}}}")
+    kernel = resources(rows)
     others = left_out(key, seen, waits)
     lines += [f"spread: {found.spread:.4f}", f"width: {found.width:.4f}", f"freedom: {found.freedom:g}",
+              *([f"kernel: {{{', '.join(f'{name}: {value}' for name, value in kernel.items())}}}"] if kernel else []),
               "left_out:" if others else "left_out: []"]  # fmt: skip
     for one in others:
         lines.append(f"  - {{model: {one['model']}, rms: {one['rms']:.4f}, worst: {one['worst']:.4f}, "

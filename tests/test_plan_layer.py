@@ -99,7 +99,7 @@ def test_the_slow_steps_are_those_that_flush() -> None:
     written = 256 * 2**22 / 1e3  # of the checkpoint, in GB/s
     roofs = shipped_roofs(load_gpu("b300"))
     assert together.p99[0] - together.p50[0] > 0.7 * written / roofs.write_gb_s
-    assert spread.us[0] < spread.p99[0] < spread.us[0] * 1.05 < together.p99[0]
+    assert spread.us[0] < spread.p99[0] < spread.us[0] * 1.06 < together.p99[0]
     assert spread.p50[0] == pytest.approx(spread.us[0], rel=1e-6)
 
 

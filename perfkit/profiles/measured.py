@@ -50,6 +50,7 @@ _LIMITS = {"overhead_us": 100.0, "walk_us": 100.0, "efficiency": 1.0, "arithmeti
            "flush": 10.0}  # fmt: skip
 #: The width of a loan where none was ever tried: a factor of two. Stated.
 _UNTRIED_LOAN = 1.0
+_KERNEL = ("registers", "shared_bytes", "warps")
 _LEFT_OUT = ("model", "rms", "worst", "covered")
 
 
@@ -83,8 +84,9 @@ def load_efficiency(directory: Path | None = None) -> list[dict[str, Any]]:
 
     Each has ``family, method, phase, gpu, date`` (of the rows), ``sources`` (files), ``n`` (rows), ``models, batches,
     windows`` (of the rows), ``parameters`` {name: {value, lo, hi}}, ``spread`` (relative, of times about the fit),
-    ``width`` (half width of the 95 % interval of a prediction), ``freedom`` (degrees of it) and ``left_out``: {model,
-    rms, worst, covered} of each model under a fit to the others. [] if nothing was fitted.
+    ``width`` (half width of the 95 % interval of a prediction), ``freedom`` (degrees of it), ``left_out``: {model,
+    rms, worst, covered} of each model under a fit to the others, and where it is known ``kernel``: {registers (per
+    thread), shared_bytes (per program), warps (per program)} at the largest batch. [] if nothing was fitted.
 
     Raises:
         InputError: an unknown or missing field, a value that is refused, or two fits of the same.
@@ -143,7 +145,7 @@ def load_held_out(directory: Path | None = None) -> dict[str, float] | None:
 
 
 def _read_fit(item: Any, path: Path, where: str) -> dict[str, Any]:
-    data = entry(item, _FIT, path, where)
+    data = entry(item, (*_FIT, "kernel"), path, where, needed=_FIT)
     fit: dict[str, Any] = {name: plain_text(data[name], path, f"{where}.{name}") for name in _FIT_TEXTS}
     for name in ("sources", "models"):
         fit[name] = [plain_text(one, path, at) for one, at in items(data[name], path, f"{where}.{name}")]
@@ -152,6 +154,9 @@ def _read_fit(item: Any, path: Path, where: str) -> dict[str, Any]:
         values = data[name] if name == "windows" and data[name] == [] else None
         listed = [] if values == [] else items(data[name], path, f"{where}.{name}")
         fit[name] = [whole(one, file=path, field=at, minimum=1) for one, at in listed]
+    if data.get("kernel") is not None:
+        taken = entry(data["kernel"], _KERNEL, path, f"{where}.kernel")
+        fit["kernel"] = {name: whole(taken[name], file=path, field=f"{where}.kernel.{name}") for name in _KERNEL}
     parameters = data["parameters"]
     if not isinstance(parameters, Mapping) or not parameters:
         raise InputError("must be a mapping", file=path, field=f"{where}.parameters", allowed=tuple(_LIMITS))
