@@ -10,8 +10,8 @@ import numpy as np
 from perfkit.derive import bound_interval
 from perfkit.reports import select, theme
 from perfkit.reports.figures import base
-from perfkit.reports.figures.rows import case_name, lines
-from perfkit.reports.text import count, interval, microseconds, percent, plot_text, sentence
+from perfkit.reports.figures.rows import case_name, lines, records
+from perfkit.reports.text import count, integer, interval, microseconds, percent, plot_text, sentence
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +52,7 @@ def model_error(frame: pd.DataFrame) -> go.Figure:
     base.lower_panel(figure, {"text": "error"})
     along = ("window", *select.VARIANT)
     for bound in (True, False):
-        for line in lines(rows[rows["bound"].eq(bound)], "model_us", select.TIMED, along):
+        for line in lines(rows[rows["bound"].eq(bound)], "model_us", select.TIMED, along, every=True):
             _add(figure, line, faint=bound)
     figure.update_xaxes(**base.log_axis(low, high), title={"text": "time per step and layer (µs)"}, tickangle=0)
     reach = max(0.12, 1.15 * float(rows["error"].abs().max()))
@@ -86,7 +86,12 @@ def _add(figure: go.Figure, line: select.Series, *, faint: bool) -> None:
     base.add_timed(figure, shown, "model_us", ends, x="us", guide=False, faint=faint, name=case_name, more=_said)
     figure.data[-1].update(showlegend=figure.data[-1].name not in named)
     base.add_timed(figure, shown, "error", None, x="us", guide=False, faint=faint, name=case_name, more=_said)
-    figure.data[-1].update(yaxis="y2", showlegend=False, name=f"{plot_text(line.label)} error, {line.source}")
+    # The marker above has the numbers; thousands of rows would have them twice.
+    figure.data[-1].update(
+        yaxis="y2", showlegend=False, name=f"{plot_text(line.label)} error, {line.source}",
+        hovertext=[f"{plot_text(case_name(row))}, B = {integer(row.batch)}: {row.error:+.1%}"
+                   for row in records(shown.rows)],
+    )  # fmt: skip
 
 
 def _said(row: Any) -> str:

@@ -35,23 +35,24 @@ def present(data: pd.DataFrame, *names: str) -> list[float]:
     return [float(value) for name in names for value in data[name].dropna()]
 
 
-def lines(data: pd.DataFrame, value: str, sources: tuple[str, ...], along: tuple[str, ...]) -> list[select.Series]:
+def lines(
+    data: pd.DataFrame, value: str, sources: tuple[str, ...], along: tuple[str, ...], *, every: bool = False
+) -> list[select.Series]:
     """Split rows into lines as :func:`perfkit.reports.select.series` does; ``along`` names what changes within a line.
 
-    A line keeps every row; of predictions, which rows of all sources carry, one at each place along it.
+    A line has one row at each place, a predicted one where predictions are asked for, or ``every`` row.
     """
     places = np.arange(1.0, len(data) + 1)  # to series each row is a batch of its own
     blank = data.assign(**dict.fromkeys(along), batch=places)
     found = []
     for line in select.series(blank, value, sources):
         rows = data.loc[line.rows.index]
-        found.append(replace(line, rows=rows if sources != ("predicted",) else _one_each(rows, along)))
+        if sources == ("predicted",):
+            first = rows.assign(_first=rows["source"].ne("predicted")).sort_values("_first", kind="stable")
+            rows = first.drop(columns="_first")
+        rows = rows if every else rows.drop_duplicates(["batch", *along]).sort_index()
+        found.append(replace(line, rows=rows))
     return found
-
-
-def _one_each(rows: pd.DataFrame, along: tuple[str, ...]) -> pd.DataFrame:
-    first = rows.assign(_first=rows["source"].ne("predicted")).sort_values("_first", kind="stable")
-    return first.drop_duplicates(["batch", *along]).drop(columns="_first").sort_index()
 
 
 def add_ratios(data: pd.DataFrame, units: pd.Series[bool], same: tuple[str, ...], time: str, into: str) -> None:
