@@ -125,6 +125,7 @@ def test_tail_latency_draws_mean_and_99th_percentile_of_both_phases() -> None:
         "The 99th percentile of replay L = 16 exceeds its mean by 80 % with aligned flushes and 2 % with staggered "
         "flushes at B = 256, that of conventional by 1 % (measured)"
     )
+    assert "exceeds its mean by 80 % at B = 256" in title(figures.tail_latency(tails().drop(columns="flush_phase")))
     worse = tails().replace({"time_p99_us": {306.0: 330.0}})
     assert "10 % with staggered" in title(figures.tail_latency(worse))
 

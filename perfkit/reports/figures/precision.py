@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.reports import findings, select, theme
 from perfkit.reports.figures import base
-from perfkit.reports.figures.rows import add_ratios, lines, numbers, place, present
+from perfkit.reports.figures.rows import add_ratios, lines, numbers, place, present, workloads
 from perfkit.reports.text import interval, join, method_text, plot_text, sentence, times
 
 if TYPE_CHECKING:
@@ -107,8 +107,7 @@ def _kinds(rows: pd.DataFrame) -> list[str]:
 def _one_workload(data: pd.DataFrame) -> pd.DataFrame:
     """Return the rows at one batch of the one workload that has most dtypes, then methods."""
     known = data[data[["fp32_gain", "model_fp32_gain"]].notna().any(axis=1)]
-    parts = [known.loc[part.index] for *_, section in select.sections(known)
-             for _, part in select.workloads(section.assign(state_dtype=None))]  # fmt: skip
+    parts = workloads(known, besides="state_dtype")
     if not parts:
         return known
     best = max(parts, key=lambda part: (part["kind"].nunique(), part["method"].nunique()))

@@ -35,6 +35,15 @@ def present(data: pd.DataFrame, *names: str) -> list[float]:
     return [float(value) for name in names for value in data[name].dropna()]
 
 
+def workloads(data: pd.DataFrame, besides: str | None = None) -> list[pd.DataFrame]:
+    """Return the rows of each model, GPU and workload; workloads that differ in ``besides`` alone stay together."""
+    return [
+        data.loc[part.index]
+        for *_, section in select.sections(data)
+        for _, part in select.workloads(section.assign(**({besides: None} if besides else {})))
+    ]
+
+
 def lines(
     data: pd.DataFrame, value: str, sources: tuple[str, ...], along: tuple[str, ...], *, every: bool = False
 ) -> list[select.Series]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.reports import findings, select, theme
 from perfkit.reports.figures import base
-from perfkit.reports.figures.rows import lines, numbers, origin, place, present
+from perfkit.reports.figures.rows import lines, numbers, origin, place, present, workloads
 from perfkit.reports.text import count, join, microseconds, percent, plot_text, sentence
 
 if TYPE_CHECKING:
@@ -108,8 +108,7 @@ def _one_workload(rows: pd.DataFrame) -> pd.DataFrame:
     if batch is None:
         return rows
     here = rows[rows["batch"].eq(batch)]
-    parts = [here.loc[part.index] for *_, section in select.sections(here)
-             for _, part in select.workloads(section.assign(flush_phase=None))]  # fmt: skip
+    parts = workloads(here, besides="flush_phase")
     ranks = [(part["flush_phase"].nunique(), part["method"].nunique(), part["draft_len"].max(), part["accepted"].max())
              for part in parts]  # fmt: skip
     return parts[ranks.index(max(ranks))]
@@ -121,10 +120,12 @@ def _title(rows: pd.DataFrame, found: list[select.Series]) -> str:
         return "No case has a 99th percentile of single steps"
     source = next(kind for kind in select.TIMED if any(line.source == kind for line in found))
     mine = [line for line in found if line.source == source]
-    excess = {line.label: (line.rows["p99"] / line.rows["us"] - 1).groupby(line.rows["flush_phase"]).max()
+    excess = {line.label: (line.rows["p99"] / line.rows["us"] - 1).groupby(line.rows["flush_phase"].fillna("")).max()
               for line in mine}  # fmt: skip
     longest = max(excess, key=lambda label: float(excess[label].max()))
-    phases = [f"{percent(value, 0)} with {phase} flushes" for phase, value in excess[longest].items()]
+    phases = [
+        percent(value, 0) + (f" with {phase} flushes" if phase else "") for phase, value in excess[longest].items()
+    ]
     text = f"The 99th percentile of {longest} exceeds its mean by {join(phases)} at {place(rows.iloc[0])}"
     control = next((label for line in mine if line.method in select.BASELINES and (label := line.label) != longest), "")
     if control:

@@ -8,7 +8,7 @@ import numpy as np
 
 from perfkit.reports import findings, select, theme
 from perfkit.reports.figures import base
-from perfkit.reports.figures.rows import numbers, origin, place
+from perfkit.reports.figures.rows import numbers, origin, place, workloads
 from perfkit.reports.text import count, is_missing, join, number, percent, plot_text, sentence, times
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _one_workload(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     value = "gb_dram" if rows["gb_dram"].gt(0).any() else "gb_model"
     batch = select.reference_batch(rows, value)
     here = rows if batch is None else rows[rows["batch"].eq(batch)]
-    parts = [part for *_, section in select.sections(here) for _, part in select.workloads(section)]
+    parts = workloads(here)
     best = max(parts, key=lambda part: (int(part["gb_dram"].gt(0).sum()), int(part["method"].nunique())))
     return best, len(parts) - 1
 
