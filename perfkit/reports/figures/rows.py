@@ -51,14 +51,14 @@ def lines(
 
     A line has one row at each place, a predicted one where predictions are asked for, or ``every`` row.
     """
+    slim = data[list(dict.fromkeys(("method", "window", "source", value, *select.VARIANT)))]
     places = np.arange(1.0, len(data) + 1)  # to series each row is a batch of its own
-    blank = data.assign(**dict.fromkeys(along), batch=places)
+    blank = slim.assign(**dict.fromkeys(along), batch=places)
     found = []
     for line in select.series(blank, value, sources):
         rows = data.loc[line.rows.index]
         if sources == ("predicted",):
-            first = rows.assign(_first=rows["source"].ne("predicted")).sort_values("_first", kind="stable")
-            rows = first.drop(columns="_first")
+            rows = rows.loc[rows["source"].ne("predicted").sort_values(kind="stable").index]
         rows = rows if every else rows.drop_duplicates(["batch", *along]).sort_index()
         found.append(replace(line, rows=rows))
     return found
