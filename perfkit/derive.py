@@ -130,18 +130,18 @@ def model_case(case: Case, gpu: Gpu | None, roofs: Roofs | None) -> Model:
 
 
 def _predict(case: Case, gpu: Gpu, roofs: Roofs, step: Step, mean: Step, chain: Chain) -> Prediction:
-    at_mean = _time(case, gpu, roofs, mean, case.window)
+    at_mean = _time(case, gpu, roofs, mean)
     if not in_step(case):
         return at_mean
-    each = _time(case, gpu, roofs, step, case.window)
+    each = _time(case, gpu, roofs, step)
     us, lo, hi = (float(chain.mean(value)[0]) for value in (each.us, each.lo, each.hi))
     return Prediction(us, lo, hi, at_mean.limit)
 
 
-def _time(case: Case, gpu: Gpu, roofs: Roofs, step: Step, window: Any) -> Prediction:
+def _time(case: Case, gpu: Gpu, roofs: Roofs, step: Step) -> Prediction:
     """Predict a step of a case with what is known of its method's kernels."""
     known = efficiency_for(case.shape.family, case.method, case.phase, roofs.gpu)
-    return predict(gpu, roofs, step, efficiency=known, d_v=case.shape.d_v, window=window)
+    return predict(gpu, roofs, step, efficiency=known, d_v=case.shape.d_v)
 
 
 def _control_method(case: Case) -> Method | None:
@@ -158,11 +158,10 @@ def window_cost(case: Case, gpu: Gpu, roofs: Roofs) -> Any:
         point = replace(Point.of(case), window=chain.window)
         step = method.step(case.shape, point, chain.h, chain.flush)
         if in_step(case):
-            each = _time(case, gpu, roofs, step, chain.window if method.windowed else None)
+            each = _time(case, gpu, roofs, step)
             return np.asarray(chain.mean(each.us) / chain.accepted)
         mean = expected(lambda h, flush: step, chain)
-        time = _time(case, gpu, roofs, mean, chain.windows if method.windowed else None)
-        return np.atleast_1d(np.asarray(time.us) / chain.accepted)
+        return np.atleast_1d(np.asarray(_time(case, gpu, roofs, mean).us) / chain.accepted)
 
     return cost
 

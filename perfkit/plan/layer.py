@@ -92,7 +92,7 @@ class Layer:
         if self.in_step:
             times = self._together(rows)
             return times.us, times.kernel_lo, times.kernel_hi
-        found = self._predict(scaled(self.mean, rows), self.windows, replace(self.roofs, source="measured"))
+        found = self._predict(scaled(self.mean, rows), replace(self.roofs, source="measured"))
         return np.asarray(found.us), np.asarray(found.lo), np.asarray(found.hi)
 
     def mean_us(self, batch: Any) -> Array:
@@ -100,7 +100,7 @@ class Layer:
         rows = np.asarray(batch, dtype=np.float64)
         if self.in_step:
             return self._together(rows).us
-        return np.asarray(self._predict(scaled(self.mean, rows), self.windows, self.roofs).us)
+        return np.asarray(self._predict(scaled(self.mean, rows), self.roofs).us)
 
     def mean_bytes(self, batch: Any) -> Array:
         """Return the bytes of the mean step, both directions."""
@@ -114,7 +114,7 @@ class Layer:
 
     def _mixed(self, rows: Array) -> LayerTimes:
         mean = scaled(self.mean, rows)
-        us, lo, hi, kernel_lo, kernel_hi = self._all(mean, self.windows)
+        us, lo, hi, kernel_lo, kernel_hi = self._all(mean)
         rate = self.chain.flush_rate
         if np.all((rate == 0) | (rate == 1)):  # steps are alike but for a few records
             return LayerTimes(us, lo, hi, kernel_lo, kernel_hi, us, us)
@@ -127,7 +127,7 @@ class Layer:
         median = np.rint(expected)
         most = np.minimum(np.ceil(expected + _Z99 * spread), rows)
         p50, p99 = (
-            np.asarray(self._predict(_between(plain, folding, rows, count), self.windows, self.roofs).us)
+            np.asarray(self._predict(_between(plain, folding, rows, count), self.roofs).us)
             * (1 + self._flush * count / rows) / (1 + self._flush * rate)
             for count in (median, most)
         )  # fmt: skip
@@ -136,7 +136,7 @@ class Layer:
     def _together(self, rows: Array) -> LayerTimes:
         shape = np.broadcast_shapes(rows.shape, self.chain.starts.shape)
         each_rows = np.repeat(np.broadcast_to(rows, shape), self._lengths, axis=-1)
-        each = self._all(scaled(self.one, each_rows), None if self.windows is None else self.chain.window)
+        each = self._all(scaled(self.one, each_rows))
         us, lo, hi, kernel_lo, kernel_hi = (self._mean(part) for part in each)
         flush = np.asarray(self.chain.flush, dtype=np.float64)
         rate = self.chain.flush_rate
@@ -161,16 +161,16 @@ class Layer:
         """Return the expectation over the chain, along the last axis."""
         return np.add.reduceat(values * self.chain.probability, self.chain.starts, axis=-1)
 
-    def _all(self, step: Step, windows: Array | None) -> tuple[Array, Array, Array, Array, Array]:
-        found = self._predict(step, windows, self.roofs)
+    def _all(self, step: Step) -> tuple[Array, Array, Array, Array, Array]:
+        found = self._predict(step, self.roofs)
         kernel = found
         if not self.roofs.calibrated:  # the same roofs, as if there were no doubt about them
-            kernel = self._predict(step, windows, replace(self.roofs, source="measured"))
+            kernel = self._predict(step, replace(self.roofs, source="measured"))
         us, lo, hi = (np.asarray(part) for part in (found.us, found.lo, found.hi))
         return us, lo, hi, np.asarray(kernel.lo), np.asarray(kernel.hi)
 
-    def _predict(self, step: Step, windows: Array | None, roofs: Roofs) -> Any:
-        return predict(self.gpu, roofs, step, efficiency=self.efficiency, d_v=self.d_v, window=windows)
+    def _predict(self, step: Step, roofs: Roofs) -> Any:
+        return predict(self.gpu, roofs, step, efficiency=self.efficiency, d_v=self.d_v)
 
 
 def make_layer(

@@ -113,7 +113,7 @@ class Prediction:
 
 def predict(
     gpu: GpuLike, roofs: Roofs, step: StepLike, *, l2: str = "cold", working_set: Any = None,
-    efficiency: Efficiency | None = None, d_v: Any = 0, window: Any = None,
+    efficiency: Efficiency | None = None, d_v: Any = 0,
 ) -> Prediction:  # fmt: skip
     """Predict the time of a step inside a CUDA graph.
 
@@ -127,7 +127,6 @@ def predict(
         efficiency: of the method's kernels, fitted on whatever GPU. Without one, ``us`` is the bound, ``lo`` the
             same (less the doubt about a datasheet's roof), and ``hi`` lies beyond every method measured so far.
         d_v: rows of a head's state, for kernels that walk down them.
-        window: of the replay buffer; None for a method without one.
 
     Raises:
         InputError: ``l2`` is neither.
