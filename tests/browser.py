@@ -39,6 +39,7 @@ def browser(executable: str) -> Iterator[Any]:
 
 
 SCROLL_THROUGH = """async () => {
+  for (const item of document.querySelectorAll('details')) item.open = true;
   for (const plot of document.querySelectorAll('.plot')) {
     plot.scrollIntoView();
     while (!plot.matches('.js-plotly-plot')) await new Promise(requestAnimationFrame);

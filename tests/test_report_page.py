@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import gzip
 import io
 import json
 import os
@@ -52,6 +54,11 @@ class Page(HTMLParser):
             self.scripts[self._id] = self.scripts.get(self._id, "") + data
 
     @property
+    def table(self) -> str:
+        """The JSON of the table of all rows."""
+        return gzip.decompress(base64.b64decode(self.scripts["table-data"])).decode()
+
+    @property
     def words(self) -> str:
         return " ".join(self.text.replace("\u00a0", " ").split())
 
@@ -87,7 +94,7 @@ def test_page_is_one_small_offline_file_without_nan(page, kind: str) -> None:
     path, parsed = page(kind)
     assert path.stat().st_size < 8e6
     assert not re.search(r"\bnan\b|\bNone\b|<NA>|\bundefined\b", parsed.words, re.IGNORECASE)
-    assert "NaN" not in parsed.scripts["figures-data"] + parsed.scripts["table-data"]
+    assert not re.search(r"[:,\[]NaN", parsed.scripts["figures-data"] + parsed.table)
     for tag, attrs in parsed.tags:
         for name in ("src", "href", "srcset", "action", "data", "poster"):
             value = attrs.get(name)
@@ -118,6 +125,42 @@ def test_header_and_first_screen(page) -> None:
     ):  # fmt: skip
         assert expected in words, expected
     assert words.index("faster than conventional at B = 256") < words.index("Evidence")
+
+
+def test_header_says_what_ran_and_where_runs_differ() -> None:
+    verify = rows(batches=(64, 256), windows=(16,), phase="verify", draft_len=4, acceptance="3", n_throttled=2)
+    runs = [
+        Run("decode", frame(), manifest()),
+        Run("verify", pd.DataFrame([row | {"method": "mine.py:METHOD"} if row["window"] else row for row in verify]),
+            manifest(gpu={"name": "NVIDIA H200", "driver": "590.2"})),
+    ]  # fmt: skip
+    words = Page(render(runs)).words
+    for expected in (
+        "perfkit's Triton kernels of conventional and replay, Triton 3.7.1",
+        "perfkit's Triton kernels of conventional and plug-in mine.py:METHOD, Triton 3.7.1",
+        "decode; B = 1, 2, …, 1,024; L = 8, 16, 32; T = 1; aligned flushes; 1 layer",
+        "verify; B = 64, 256; L = 16; T = 4; accepted 3; aligned flushes; 1 layer",
+        "Driver580.1590.2", "verify: Throttled: 8 samples in 4 cases",
+    ):  # fmt: skip
+        assert expected in words, expected
+    assert words.count("State dtype") == 1 and words.count("Driver") == 1
+
+
+def test_many_workloads_are_one_card_and_a_table_and_fold_their_figures() -> None:
+    parts = [rows(batches=(256,), windows=(16,), phase="verify", draft_len=t, acceptance="1") for t in (2, 4, 8)]
+    alone = rows(batches=(256,), windows=())
+    names = ("group_id", "case_id", "baseline")
+    data = pd.DataFrame([row | {name: f"{i}{row[name]}" for name in names}
+                         for i, part in enumerate([alone, *parts]) for row in part])  # fmt: skip
+    parsed = Page(render([Run("run", data, {})]))
+    folds = [attrs for tag, attrs in parsed.tags if tag == "details"]
+    assert len(folds) == 4 and ["open" in attrs for attrs in folds] == [True, False, False, False]
+    assert sum("card" in (attrs.get("class") or "") for tag, attrs in parsed.tags if tag == "dl") == 1
+    first = parsed.words.index("verify, T = 2")
+    assert first < parsed.words.index("verify, T = 4") < parsed.words.index("verify, T = 8")
+    assert "there is nothing to compare it with" not in parsed.words[:first]
+    assert "Only one batch was run, so nothing is drawn over batch" in parsed.words
+    assert not any("batch-time" in name for name in json.loads(parsed.scripts["figures-data"]))
 
 
 def test_predicted_pages_say_so(page) -> None:
@@ -174,7 +217,7 @@ def test_hostile_text_is_harmless(page) -> None:
     assert not any(tag == "img" for tag, _ in parsed.tags)
     assert not any(name.startswith("on") for _, attrs in parsed.tags for name in attrs)
     assert "alert(1)</script>" not in path.read_text(encoding="utf-8")
-    assert json.loads(parsed.scripts["table-data"])  # no early end of the script element
+    assert json.loads(parsed.table)  # no early end of the script element
 
 
 def test_script_json_cannot_leave_its_element() -> None:
@@ -208,8 +251,8 @@ def test_several_runs_keep_their_names(tmp_path: Path) -> None:
     first = write_run(tmp_path / "before", pd.DataFrame(rows()))
     second = write_run(tmp_path / "after", pd.DataFrame(rows(seed=7)), manifest(aa_floor=0.01))
     parsed = Page(build_report([first, second], tmp_path / "both.html").read_text(encoding="utf-8"))
-    assert "Run before" in parsed.words and "Run after" in parsed.words and "80 rows" in parsed.words
-    table = json.loads(parsed.scripts["table-data"])
+    assert "Reproduce before" in parsed.words and "Reproduce after" in parsed.words and "80 rows" in parsed.words
+    table = json.loads(parsed.table)
     assert set(table["data"][table["columns"].index("run")]) == {"before", "after"}
     names = {t.get("name") for f in json.loads(parsed.scripts["figures-data"]).values() for t in f["data"]}
     assert "conventional, before, measured" in names and "conventional, after, measured" in names

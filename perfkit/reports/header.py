@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,8 @@ def facts(frame: pd.DataFrame, manifest: Mapping[str, Any]) -> list[tuple[str, s
     packages = manifest.get("packages")
     packages = packages if isinstance(packages, Mapping) else {}
     # The driver's clock in a manifest is that of an idle GPU; the rows hold the one during timing.
-    timed = data.loc[data["source"].eq("measured"), "sm_clock_mhz"].dropna()
+    clocked = [data.loc[data["source"].eq(source), "sm_clock_mhz"].dropna() for source in select.TIMED]
+    timed = clocked[0] if len(clocked[0]) else clocked[1]
     highest, memory = lookup(manifest, "sm_clock_max_mhz"), lookup(manifest, "memory_clock_max_mhz")
     clocks = [
         f"SM {integer(timed.median())} MHz while timing" if len(timed) else "",
@@ -63,6 +64,8 @@ def facts(frame: pd.DataFrame, manifest: Mapping[str, Any]) -> list[tuple[str, s
         ("GPU", _gpu(data, manifest)),
         ("Driver", _text(lookup(manifest, "driver", "driver_version"))),
         ("Clocks", ", ".join(filter(None, clocks))),
+        ("Implementation", _implementation(data, packages)),
+        ("Workload", _workload(data)),
         ("State dtype", _values(data, "state_dtype")),
         ("Input dtype", _values(data, "input_dtype")),
         ("L2", _values(data, "l2_state")),
@@ -76,6 +79,26 @@ def facts(frame: pd.DataFrame, manifest: Mapping[str, Any]) -> list[tuple[str, s
         ("Versions", ", ".join(f"{n} {packages[n]}" for n in ("perfkit", "torch", "triton") if packages.get(n))),
     ]
     return [(name, value) for name, value in pairs if value]
+
+
+def shared(runs: Sequence[list[tuple[str, str]]]) -> dict[str, list[tuple[str, Any]]]:
+    """Sort the facts of runs: ``same``, (name, value), and ``different``, (name, values by run; empty for none)."""
+    named = [dict(facts) for facts in runs]
+    names = dict.fromkeys(name for facts in named for name in facts)
+    values = {name: [facts.get(name, "") for facts in named] for name in names}
+    return {
+        "same": [(name, found[0]) for name, found in values.items() if len(set(found)) == 1],
+        "different": [(name, found) for name, found in values.items() if len(set(found)) > 1],
+    }
+
+
+def all_warnings(runs: Mapping[str, list[str]]) -> list[str]:
+    """Join the warnings of runs by name: each once, with the names of the runs that it is about unless it is all."""
+    found: dict[str, list[str]] = {}
+    for name, texts in runs.items():
+        for text in texts:
+            found.setdefault(text, []).append(name)
+    return [text if len(names) == len(runs) else f"{join(names)}: {text}" for text, names in found.items()]
 
 
 def _is_number(value: Any) -> bool:
@@ -96,6 +119,37 @@ def _gpu(data: pd.DataFrame, manifest: Mapping[str, Any]) -> str:
     uuid = lookup(manifest, "gpu_uuid", "uuid")
     text = f"{name} ({keys})" if name and keys and str(name) != keys else str(name or keys)
     return f"{text}, {uuid}" if uuid else text
+
+
+def _implementation(data: pd.DataFrame, packages: Mapping[str, Any]) -> str:
+    """Return whose kernels the methods are; a plug-in is named by its file and object."""
+    methods = list(dict.fromkeys(data["method"]))
+    own = [name for name in methods if ":" not in name]
+    parts = [f"perfkit's Triton kernels of {join(own)}" if own else ""]
+    parts += [f"plug-in {name}" for name in methods if ":" in name]
+    return join(parts) + (f", Triton {packages['triton']}" if packages.get("triton") else "")
+
+
+def _workload(data: pd.DataFrame) -> str:
+    """Return phases, batches, windows, draft lengths, acceptances, flushes and layers, in a few words."""
+    axes = ((letter, _span(data[name])) for letter, name in (("B", "batch"), ("L", "window"), ("T", "draft_len")))
+    accepted = _values(data[data["phase"].eq("verify")], "acceptance")
+    flushes = _values(data, "flush_phase")
+    layers = _span(data["n_layers"])
+    parts = [
+        _values(data, "phase"),
+        *(f"{letter} = {span}" for letter, span in axes if span),
+        f"accepted {accepted}" if accepted else "",
+        f"{flushes} flushes" if flushes else "",
+        f"{layers} {'layer' if layers == '1' else 'layers'}" if layers else "",
+    ]
+    return "; ".join(filter(None, parts))
+
+
+def _span(column: pd.Series[Any]) -> str:
+    """Write the values of a column; of many the first two and the last."""
+    found = [integer(value) for value in sorted(set(column.dropna()))]
+    return ", ".join(found if len(found) <= 4 else [*found[:2], "…", found[-1]])
 
 
 def _roofs(data: pd.DataFrame, manifest: Mapping[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import importlib
 import json
 from collections.abc import Sequence
@@ -21,6 +23,11 @@ from perfkit.reports.sections import Section, sections
 if TYPE_CHECKING:
     import pandas as pd
 
+#: More workloads than this of one model and GPU have their answers in a table, behind the card of the first.
+MAX_CARDS = 2
+#: A figure with more texts for hover boxes goes without: they would be most of the page. Its CSV has them.
+MAX_HOVERS = 2000
+ANSWER_COLUMNS = ("workload", "best here", "time per step and layer", "gain", "against", "evidence")
 _SCRIPTS = ("page.js", "table.js", "figures.js")
 
 
@@ -69,11 +76,14 @@ def render(runs: Sequence[Run]) -> str:
         "changes": changes(runs),
         "change_title": comparing.TITLE,
         "change_columns": comparing.COLUMNS,
+        "answer_columns": ANSWER_COLUMNS,
         "runs": [
-            {"name": name, "facts": header.facts(run.frame, run.manifest), "command": header.command(run.manifest),
-             "warnings": header.warnings(run.frame, run.manifest)}
-            for name, run in zip(names, runs, strict=True)
+            {"name": name, "command": header.command(run.manifest)} for name, run in zip(names, runs, strict=True)
         ],
+        "warnings": header.all_warnings(
+            {name: header.warnings(run.frame, run.manifest) for name, run in zip(names, runs, strict=True)}
+        ),
+        "facts": header.shared([header.facts(run.frame, run.manifest) for run in runs]),
         "rows": text.count(len(data), "row"),
         "columns": text.count(len(frame.columns), "column"),
         "built": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -82,10 +92,14 @@ def render(runs: Sequence[Run]) -> str:
         "script": "\n".join(_asset(name) for name in _SCRIPTS),
         "plotly": importlib.import_module("plotly.offline").get_plotlyjs() if drawn else "",
         "figures_json": script_json(drawn),
-        "table_json": script_json(table.table_data(frame)),
+        "table_packed": packed(script_json(table.table_data(frame))),
         "twins_json": script_json(theme.dark_twins()),
     }  # fmt: skip
     return environment.from_string(_asset("page.html.j2")).render(context)
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.3f}"
 
 
 def tied(words: str) -> str:
@@ -101,15 +115,32 @@ def _title(data: pd.DataFrame) -> str:
 
 def _shown(section: Section, drawn: dict[str, Any]) -> dict[str, Any]:
     """Return what the template needs about a section; its figures are added to ``drawn``."""
-    parts = [
-        {"workload": part.workload, "answer": part.answer, "cards": _cards(part.answer),
-         "figures": [_figure(name, figure, drawn) for name, figure in part.figures.items()]}
-        for part in section.parts
-    ]  # fmt: skip
-    across = [_figure(name, figure, drawn) for name, figure in section.across.items()]
-    return {"id": f"section-{section.id}", "model": section.model, "gpu": section.gpu, "parts": parts, "across": across,
-            "missing": section.missing, "cases": header.statuses(section.rows),
-            "left_out": section.left_out}  # fmt: skip
+    n_cards = len(section.answers) if len(section.answers) <= MAX_CARDS else 1
+    return {
+        "id": f"section-{section.id}", "model": section.model, "gpu": section.gpu,
+        "cards": [{"workload": workload, "answer": said, "cards": _cards(said)}
+                  for workload, said in section.answers[:n_cards]],
+        "others": [_answer_row(workload, said) for workload, said in section.answers[n_cards:]],
+        "folded": len(section.answers) > MAX_CARDS,
+        "parts": [{"workload": part.workload, "figures": [_figure(*item, drawn) for item in part.figures.items()]}
+                  for part in section.parts],
+        "across": [_figure(*item, drawn) for item in section.across.items()],
+        "missing": section.missing, "cases": header.statuses(section.rows), "left_out": section.left_out,
+    }  # fmt: skip
+
+
+def _answer_row(workload: str, said: findings.Answer) -> tuple[str, ...]:
+    """Return the cells under :data:`ANSWER_COLUMNS` of one workload."""
+    if said.verdict == "nothing":
+        return (workload, said.headline, "", "", "", "")
+    gain = f"{text.times(said.gain)} {text.interval(said.gain_lo, said.gain_hi, _ratio)}" if said.gain else text.MISSING
+    return (workload, _best(said), text.microseconds(said.time_us), gain, said.baseline or "", said.source or "")
+
+
+def _best(said: findings.Answer) -> str:
+    """Return the method to run: the baseline where no other is faster."""
+    best = text.method_text(said.method or "", said.window)
+    return said.baseline or best if said.verdict in ("same", "slower") else best
 
 
 def _cards(said: findings.Answer) -> list[tuple[str, str, str]]:
@@ -117,17 +148,17 @@ def _cards(said: findings.Answer) -> list[tuple[str, str, str]]:
     if said.verdict == "nothing":
         return []
     best = text.method_text(said.method or "", said.window)
-    kept = said.verdict in ("same", "slower")
     cards = [
-        ("Best here", said.baseline or best if kept else best, f"at B = {text.integer(said.batch)}, {said.source}"),
+        ("Best here", _best(said), f"at B = {text.integer(said.batch)}, {said.source}"),
         ("Time", text.microseconds(said.time_us), f"{best}, per step and layer"),
     ]
     if said.gain is not None:
-        span = text.interval(said.gain_lo, said.gain_hi, lambda v: f"{v:.2f}")
+        span = text.interval(said.gain_lo, said.gain_hi, _ratio)
         cards.append(("Gain", text.times(said.gain), f"{span or 'no interval'} against {said.baseline}"))
         even = said.break_even
-        cards.append(("Break-even batch", even.text if even else text.MISSING,
-                      f"{best} wins from there on" if even and even.above else "where the gain passes 1"))  # fmt: skip
+        if even is not None:
+            note = f"{best} wins from there on" if even.above else "where the gain passes 1"
+            cards.append(("Break-even batch", even.text, note))
     if said.source != "predicted":
         note = "difference of a method with itself" if said.aa_floor is not None else "not in these rows"
         cards.append(("A/A noise floor", text.percent(said.aa_floor, 2), note))
@@ -143,9 +174,28 @@ def _figure(name: str, figure: Any, drawn: dict[str, Any]) -> dict[str, str]:
     # The page's script sets height and top margin: how many rows the legend needs depends on the width.
     area = layout.pop("height") - layout["margin"]["t"] - layout["margin"]["b"]
     layout.pop("width", None)
-    drawn[name] = {"data": plain["data"], "layout": layout, "area": area, "csv": points_csv(figure),
-                   "entries": sum(trace.get("showlegend", True) for trace in plain["data"])}  # fmt: skip
+    data = _rounded(plain["data"])
+    if sum(len(trace.get("hovertext") or ()) for trace in data) > MAX_HOVERS:
+        for trace in data:
+            if trace.pop("hovertext", None) is not None:
+                trace["hoverinfo"] = "x+y+name"
+    drawn[name] = {"data": data, "layout": layout, "area": area, "csv": packed(points_csv(figure)),
+                   "entries": sum(trace.get("showlegend", True) for trace in data)}  # fmt: skip
     return {"id": name, "title": words["title"], "caption": words["caption"]}
+
+
+def _rounded(node: Any) -> Any:
+    """Return plain data with six digits of each number: more than a screen shows, the CSV has all."""
+    if isinstance(node, float):
+        return float(f"{node:.6g}")
+    if isinstance(node, list):
+        return [_rounded(item) for item in node]
+    return {name: _rounded(item) for name, item in node.items()} if isinstance(node, dict) else node
+
+
+def packed(words: str) -> str:
+    """Return text as gzip in base64, a third of its size; the page's script unpacks it."""
+    return base64.b64encode(gzip.compress(words.encode(), mtime=0)).decode()
 
 
 def script_json(data: Any) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perfkit.reports import figures, findings, select
+from perfkit.reports.figures import base
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,14 +17,15 @@ if TYPE_CHECKING:
 
 #: A section draws the figures of so many workloads; the table has the rows of all, and the page says so.
 MAX_WORKLOADS = 8
+#: The figures that have batch as their axis.
+OVER_BATCH = frozenset({"batch-time", "batch-speedup", "batch-roof"})
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One workload of a section: what sets it apart from the others, its answer, its figures by id."""
+    """One workload of a section: what sets it apart from the others, its figures by id."""
 
     workload: str
-    answer: findings.Answer
     figures: dict[str, go.Figure]
 
 
@@ -34,7 +36,8 @@ class Section:
     Attributes:
         id: unique in the report.
         rows: all of them, prepared.
-        parts: at most :data:`MAX_WORKLOADS`.
+        answers: of every workload, each with what sets it apart.
+        parts: the figures of at most :data:`MAX_WORKLOADS` of them.
         across: figures by id that set workloads beside each other.
         missing: (what is missing, the command that adds it or None).
         left_out: number of workloads without a part.
@@ -44,6 +47,7 @@ class Section:
     model: str
     gpu: str
     rows: pd.DataFrame
+    answers: tuple[tuple[str, findings.Answer], ...]
     parts: tuple[Part, ...]
     across: dict[str, go.Figure]
     missing: tuple[tuple[str, str | None], ...]
@@ -63,19 +67,26 @@ def sections(data: pd.DataFrame, floor: float | None) -> list[Section]:
 
 
 def _section(name: str, model: str, gpu: str, rows: pd.DataFrame, floor: float | None) -> Section:
-    workloads = list(select.workloads(rows))
+    found = [(*item, findings.answer(item[1], floor)) for item in select.workloads(rows)]
+    # What compares methods goes before what only has a baseline.
+    found.sort(key=lambda item: item[2].verdict in ("alone", "nothing"))
+    answers = tuple((workload, answer) for workload, _, answer in found)
     parts = []
     lacks: list[tuple[str, str, str | None]] = []
-    for i, (workload, part) in enumerate(workloads[:MAX_WORKLOADS]):
-        answer = findings.answer(part, floor)
-        drawn, empty = _build(f"{name}-w{i}", _ALONE if answer.verdict != "nothing" else (), part)
-        parts.append(Part(workload, answer, drawn))
+    for i, (workload, part, answer) in enumerate(found[:MAX_WORKLOADS]):
+        builders = _ALONE if answer.verdict != "nothing" else ()
+        # One point is no sweep; of a run of one workload it is all there is.
+        if len(found) > 1 and part["batch"].nunique() < 2:
+            builders = [item for item in builders if item[0] not in OVER_BATCH]
+            lacks.append(("Only one batch was run, so nothing is drawn over batch", workload,
+                          base.sweep_command(part, "--batch 1..512:x2")))  # fmt: skip
+        drawn, empty = _build(f"{name}-w{i}", builders, part)
+        parts.append(Part(workload, drawn))
         lacks += [(title, workload, command) for title, command in empty]
-    said_something = any(part.answer.verdict != "nothing" for part in parts)
-    across, empty = _build(name, _ACROSS if said_something else (), rows)
+    across, empty = _build(name, _ACROSS if any(part.figures for part in parts) else (), rows)
     lacks += [(title, "", command) for title, command in empty]
-    return Section(name, model, gpu, rows, tuple(parts), across, tuple(_missing(lacks, len(parts))),
-                   max(0, len(workloads) - MAX_WORKLOADS))  # fmt: skip
+    return Section(name, model, gpu, rows, answers, tuple(parts), across, tuple(_missing(lacks, len(parts))),
+                   max(0, len(found) - MAX_WORKLOADS))  # fmt: skip
 
 
 _ALONE: Sequence[Builder] = tuple(item for item in figures.FIGURES if item[0] not in figures.ACROSS_WORKLOADS)

@@ -26,7 +26,7 @@ const loadPlotly = () => {
 };
 
 // All figures are as wide as the page; what they were drawn for tells which of them must be drawn again.
-const widthNow = () => (printing ? PRINT_WIDTH : byId(ids[0]).clientWidth);
+const widthNow = () => (printing ? PRINT_WIDTH : byId("answer").clientWidth);
 const darkNow = () => scheme.matches && !printing;
 const wanted = () => `${darkNow() ? "dark" : "light"} ${widthNow()}`;
 
@@ -67,12 +67,13 @@ const draw = (id) => {
 };
 
 // One figure at a time, those near the screen first, so that the page answers in between. A figure that nobody has
-// come near is left out until somebody does.
+// come near, or that is folded away, is left out until somebody does.
 const near = new Set(), drawnFor = new Map();
 let working = false;
 const next = () => {
   const look = wanted();
-  const stale = ids.filter((id) => (near.has(id) || drawnFor.has(id)) && drawnFor.get(id) !== look);
+  const open = (id) => drawnFor.has(id) && byId(id).offsetParent !== null;
+  const stale = ids.filter((id) => (near.has(id) || open(id)) && drawnFor.get(id) !== look);
   const id = stale.find((item) => near.has(item)) ?? stale[0];
   working = id !== undefined;
   if (!working) { document.body.dataset.drawn = darkNow() ? "dark" : "light"; return; }
@@ -83,14 +84,14 @@ const next = () => {
 const wake = () => { if (!working) next(); };
 
 for (const button of document.querySelectorAll("button[data-figure]")) {
-  button.addEventListener("click", () => saveCsv(figures[button.dataset.figure].csv, `${button.dataset.figure}.csv`));
+  const name = button.dataset.figure;
+  button.addEventListener("click", async () => saveCsv(await unpack(figures[name].csv), `${name}.csv`));
 }
 
 if (ids.length === 0) {
   document.body.dataset.drawn = "none";
 } else {
-  // Plotly's text follows this script.
-  addEventListener("DOMContentLoaded", () => {
+  const start = () => {
     const width = widthNow();
     const watcher = new IntersectionObserver((seen) => {
       for (const { target, isIntersecting } of seen) near[isIntersecting ? "add" : "delete"](target.id);
@@ -100,8 +101,11 @@ if (ids.length === 0) {
       byId(id).style.minHeight = `${fit(figures[id], width).height}px`;
       watcher.observe(byId(id));
     }
-    addEventListener("load", () => (window.requestIdleCallback ?? setTimeout)(loadPlotly));
-  });
+    const idle = () => (window.requestIdleCallback ?? setTimeout)(loadPlotly);
+    document.readyState === "complete" ? idle() : addEventListener("load", idle);
+  };
+  // Plotly's text follows this script.
+  document.readyState === "loading" ? addEventListener("DOMContentLoaded", start) : start();
   scheme.addEventListener("change", wake);
   let timer = 0;
   addEventListener("resize", () => {
@@ -109,6 +113,17 @@ if (ids.length === 0) {
     clearTimeout(timer);
     timer = setTimeout(wake, 120);
   });
-  addEventListener("beforeprint", () => { printing = true; for (const id of ids) { draw(id); drawnFor.set(id, wanted()); } });
-  addEventListener("afterprint", () => { printing = false; wake(); });
+  // Paper has room for what is folded on a screen.
+  let folded = [];
+  addEventListener("beforeprint", () => {
+    printing = true;
+    folded = [...document.querySelectorAll("details:not([open])")];
+    for (const item of folded) item.open = true;
+    for (const id of ids) { draw(id); drawnFor.set(id, wanted()); }
+  });
+  addEventListener("afterprint", () => {
+    printing = false;
+    for (const item of folded) item.open = false;
+    wake();
+  });
 }

@@ -13,3 +13,8 @@ const saveCsv = (text, name) => {
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 };
+// The table and the points of figures lie in the page packed: as text they would be half of it.
+const unpack = (text) => {
+  const packed = new Blob([Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0))]);
+  return new Response(packed.stream().pipeThrough(new DecompressionStream("gzip"))).text();
+};

@@ -1,5 +1,5 @@
 // ---- The table: sort, filter, page, CSV ----
-const table = read("table-data");
+const table = JSON.parse(await unpack(byId("table-data").textContent));
 const PAGE = 50;
 const value = (row, column) => { const list = table.data[column]; return list.length === 1 ? list[0] : list[row]; };
 const numeric = new Set(table.numeric);
