@@ -15,7 +15,7 @@ WORKERS ?= 2
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 
-.PHONY: help sweep test lint tests test-gpu install dev compile-36 compiled chromium wheel clean
+.PHONY: help sweep test lint tests test-gpu install dev compile-36 compiled chromium gallery wheel clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -52,6 +52,10 @@ compiled: $(VENV)/.stamp-dev compile-36
 # Pages are looked at in a real browser; without one those tests are skipped, and say so.
 chromium:
 	@bash scripts/ensure-chromium
+
+# Reports of the shipped measurements, and of the paper's models without any, which are predicted.
+gallery: $(VENV)/.stamp-install
+	$(PY) scripts/gallery.py gallery
 
 wheel: $(VENV)/.stamp-dev
 	$(PY) -m build --no-isolation --wheel
