@@ -130,18 +130,25 @@ def model_case(case: Case, gpu: Gpu | None, roofs: Roofs | None) -> Model:
 
 
 def _predict(case: Case, gpu: Gpu, roofs: Roofs, step: Step, mean: Step, chain: Chain) -> Prediction:
-    at_mean = _time(case, gpu, roofs, mean)
+    at_mean = _time(case, gpu, roofs, mean, case.window, float(flush_share(step, chain)[0]))
     if not in_step(case):
         return at_mean
-    each = _time(case, gpu, roofs, step)
+    each = _time(case, gpu, roofs, step, chain.window, chain.flush)
     us, lo, hi = (float(chain.mean(value)[0]) for value in (each.us, each.lo, each.hi))
     return Prediction(us, lo, hi, at_mean.limit)
 
 
-def _time(case: Case, gpu: Gpu, roofs: Roofs, step: Step) -> Prediction:
+def flush_share(step: Step, chain: Chain) -> NDArray[np.float64]:
+    """Return the share of the mean step's bytes that rows move which flush: [windows]."""
+    moved = np.asarray(step.bytes_read, dtype=np.float64) + step.bytes_write
+    return np.asarray(chain.mean(moved * chain.flush) / chain.mean(moved))
+
+
+def _time(case: Case, gpu: Gpu, roofs: Roofs, step: Step, windows: Any, flush: Any) -> Prediction:
     """Predict a step of a case with what is known of its method's kernels."""
     known = efficiency_for(case.shape.family, case.method, case.phase, roofs.gpu)
-    return predict(gpu, roofs, step, efficiency=known, d_v=case.shape.d_v)
+    window = None if case.window is None else windows
+    return predict(gpu, roofs, step, efficiency=known, d_v=case.shape.d_v, window=window, flush=flush)
 
 
 def _control_method(case: Case) -> Method | None:
@@ -158,10 +165,11 @@ def window_cost(case: Case, gpu: Gpu, roofs: Roofs) -> Any:
         point = replace(Point.of(case), window=chain.window)
         step = method.step(case.shape, point, chain.h, chain.flush)
         if in_step(case):
-            each = _time(case, gpu, roofs, step)
+            each = _time(case, gpu, roofs, step, chain.window, chain.flush)
             return np.asarray(chain.mean(each.us) / chain.accepted)
         mean = expected(lambda h, flush: step, chain)
-        return np.atleast_1d(np.asarray(_time(case, gpu, roofs, mean).us) / chain.accepted)
+        time = _time(case, gpu, roofs, mean, chain.windows, flush_share(step, chain))
+        return np.atleast_1d(np.asarray(time.us) / chain.accepted)
 
     return cost
 
@@ -172,7 +180,8 @@ def observation(row: Mapping[str, Any], case: Case, gpu: Gpu, roofs: Roofs) -> O
     weight: Any = chain.probability
     flush: Any = chain.flush
     if not in_step(case):
-        step, weight, flush = expected(lambda h, flush: step, chain), 1.0, False
+        share = float(flush_share(step, chain)[0])
+        step, weight, flush = expected(lambda h, flush: step, chain), 1.0, share
     launch, body, alu = bound_us(gpu, roofs, step)
     return Observation(row["time_us"], launch, body, case.shape.d_v, case.window, row["model"], case.batch, alu,
                        case.draft_len, weight, flush, row.get("time_flush_us"), case.id)  # fmt: skip

@@ -93,13 +93,11 @@ def test_the_slow_steps_are_those_that_flush() -> None:
     """Together, one step in 16 flushes all rows; spread, 16 of 256 do on average and 26 in one step of a hundred."""
     together = layer("mamba2", "replay", 1, None, windows=(16,), aligned=True).times(256)
     spread = layer("mamba2", "replay", 1, None, windows=(16,)).times(256)
-    known = efficiency_for("mamba2", "replay", "decode", "b300")
-    assert known is not None
-    assert together.us[0] == pytest.approx((15 * together.p50[0] + together.p99[0] / known.flush) / 16)
+    assert together.us[0] == pytest.approx((15 * together.p50[0] + together.p99[0]) / 16)
     written = 256 * 2**22 / 1e3  # of the checkpoint, in GB/s
     roofs = shipped_roofs(load_gpu("b300"))
     assert together.p99[0] - together.p50[0] > 0.7 * written / roofs.write_gb_s
-    assert spread.us[0] < spread.p99[0] < spread.us[0] * 1.06 < together.p99[0]
+    assert spread.us[0] < spread.p99[0] < spread.us[0] * 1.08 < together.p99[0]
     assert spread.p50[0] == pytest.approx(spread.us[0], rel=1e-6)
 
 

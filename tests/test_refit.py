@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -16,7 +17,18 @@ from perfkit.profiles.measured import EFFICIENCY, MEASURED, load_held_out, load_
 from perfkit.refit import Refit, case_of, refit, timed
 from perfkit.roofline import shipped_roofs
 from perfkit.roofline.efficiency import Efficiency, efficiency_for, known
-from perfkit.roofline.fitting import Observation, covered, enough, errors, fit, fit_all, held_out, loan, summary
+from perfkit.roofline.fitting import (
+    Observation,
+    covered,
+    enough,
+    errors,
+    fit,
+    fit_all,
+    held_out,
+    loan,
+    predicted,
+    summary,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 KEY = ("mamba2", "replay", "decode", "h200-sxm")
@@ -56,7 +68,7 @@ def test_held_out_rows_are_predicted_this_well(found: Refit) -> None:
     said = found.summary
     assert said is not None and said.n >= 287
     assert said.median <= 0.02
-    assert said.p95 <= 0.125
+    assert said.p95 <= 0.135
     assert said.covered >= 0.90
     shipped = load_held_out()
     assert shipped is not None
@@ -117,54 +129,81 @@ def test_a_loan_is_as_wide_as_loans_have_been_wrong(found: Refit) -> None:
     assert loan(alone, fit_all(alone)) is None
 
 
+def test_the_window_that_is_chosen_is_the_fastest_that_was_timed(found: Refit) -> None:
+    """Of the windows that were timed, at every batch from 4 on: at most 2 % more than the fastest, measured."""
+    groups: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for one in found.fits:
+        key = (one.family, one.method, one.phase, one.gpu)
+        if key[1:3] == ("replay", "decode"):
+            seen = found.timed.observations[key]
+            for row, us in zip(seen, predicted(one, seen), strict=True):
+                groups.setdefault((row.model, row.batch), []).append((float(us), row.time_us))
+    assert len(groups) == 26 and all(len(times) == 3 for times in groups.values())
+    for (_, batch), times in groups.items():
+        chosen = min(times)[1] / min(time for _, time in times) - 1
+        assert chosen <= (0.02 if batch >= 4 else 0.025)
+        assert chosen == 0 or batch < 16
+
+
 def made(truth: Efficiency, noise: float = 0.03) -> list[Observation]:
+    """Return times of a method with windows whose steps flush every 4 or 8 times."""
     rng = np.random.default_rng(0)
-    return [
-        Observation(float(truth.time_us(0.5, 2.0 * batch, d_v, 0.3 * batch) * np.exp(rng.normal(0, noise))), 0.5,
-                    2.0 * batch, d_v, 16, f"m{d_v}", batch, alu_us=0.3 * batch)
-        for d_v in (64, 80) for batch in (1, 2, 4, 8, 16, 32, 64, 128)
-    ]  # fmt: skip
+    found = []
+    for d_v in (64, 80):
+        for batch in (1, 2, 4, 8, 16, 32, 64, 128):
+            for window in (16, 32):
+                body, share = np.array([2.0, 4.0]) * batch, 4 / window
+                both = truth.time_us(0.5, body, d_v, 0.0, window, np.array([0.0, 1.0]))
+                both = both * np.exp(rng.normal(0, noise))
+                weight = np.array([1 - share, share])
+                found.append(Observation(float(both @ weight), 0.5, body, d_v, window, f"m{d_v}", batch, weight=weight,
+                                         flush=np.array([0.0, 1.0]), flush_us=float(both[1])))  # fmt: skip
+    return found
+
+
+TRUTH = Efficiency("mamba2", "replay", "decode", "g", walk_us=0.7, record_share=0.1, efficiency=0.85, flush=1.3)
 
 
 def test_a_fit_finds_what_made_the_times() -> None:
-    truth = Efficiency("mamba2", "replay", "decode", "g", walk_us=0.7, efficiency=0.85, arithmetic=4.0)
-    seen = made(truth)
+    seen = made(TRUTH)
     found = fit(KEY, seen)
-    for name in ("walk_us", "efficiency", "arithmetic"):
+    for name in ("walk_us", "record_share", "efficiency", "flush"):
         low, high = found.intervals[name]
-        assert low <= getattr(truth, name) <= high
-    assert found.walk_us == pytest.approx(0.7, rel=0.1)
+        assert low <= getattr(TRUTH, name) <= high
+        assert getattr(found, name) == pytest.approx(getattr(TRUTH, name), rel=0.15)
     assert found.spread == pytest.approx(0.03, rel=0.3)
     assert found.batches == (1, 2, 4, 8, 16, 32, 64, 128)
     assert found.covers(100) and not found.covers(256)
-    with pytest.raises(InputError, match="at 3 batches or T or more"):
+    exact = fit(KEY, made(TRUTH, 0.0))
+    assert float(np.max(np.abs(errors(exact, made(TRUTH, 0.0))))) < 1e-6
+    with pytest.raises(InputError, match="at 4 batches or T or more"):
         fit(KEY, [one for one in seen if one.batch == 1])
 
 
-def test_steps_that_flush_have_a_factor_of_their_own() -> None:
-    truth = Efficiency("mamba2", "replay", "decode", "g", walk_us=0.7, efficiency=0.85, arithmetic=2.0)
-    seen = []
-    for batch in (1, 4, 16, 64, 256, 512):
-        body, alu = np.array([2.0, 4.0]) * batch, np.array([0.1, 0.2]) * batch
-        both = truth.time_us(0.5, body, 64, alu)
-        weight = np.array([15 / 16, 1 / 16])
-        seen.append(Observation(float(both @ weight), 0.5, body, 64, 16, "m", batch, alu, weight=weight,
-                                flush=np.array([False, True]), flush_us=float(both[1]) * 1.3))  # fmt: skip
-    found = fit(KEY, seen)
-    assert found.flush == pytest.approx(1.3, rel=1e-3)
-    assert found.intervals["flush"][0] < 1.3 < found.intervals["flush"][1]
-    # The mean step does not have it.
-    assert float(np.max(np.abs(errors(found, seen)))) < 1e-4
+def test_arithmetic_is_found_where_t_varies() -> None:
+    truth = Efficiency("mamba2", "fused_recovery", "verify", "g", overhead_us=1.0, efficiency=0.9, arithmetic=4.0)
+    seen = [
+        Observation(float(truth.time_us(0.5, 400.0 + 5 * t, d_v, 20.0 * t)), 0.5, 400.0 + 5 * t, d_v, None, f"m{d_v}",
+                    256, 20.0 * t, t) for d_v in (64, 80) for t in (2, 4, 6, 8)
+    ]  # fmt: skip
+    found = fit(("mamba2", "fused_recovery", "verify", "g"), seen, {"overhead_us": 1.0})
+    assert (found.efficiency, found.arithmetic) == pytest.approx((0.9, 4.0), rel=1e-3)
+    assert found.overhead_us == 1.0 and "overhead_us" not in found.intervals
+
+
+def test_without_times_of_flushes_there_is_no_factor() -> None:
+    bare = [replace(one, flush_us=None) for one in made(replace(TRUTH, flush=1.0), 0.0)]
+    found = fit(KEY, bare)
+    assert found.flush == 1.0 and "flush" not in found.intervals
+    assert found.efficiency == pytest.approx(0.85, rel=1e-3)
 
 
 def test_held_out_is_held_out() -> None:
     """A model whose kernels are half as fast is predicted by the other's, and the miss is seen."""
-    truth = Efficiency("mamba2", "replay", "decode", "g", walk_us=0.7, efficiency=0.85, arithmetic=2.0)
-    seen = made(truth, 0.0)
-    slow = [one if one.d_v == 64 else Observation(2 * one.time_us, *(getattr(one, name) for name in (
-        "launch_us", "body_us", "d_v", "window", "model", "batch", "alu_us"))) for one in seen]  # fmt: skip
+    seen = made(TRUTH, 0.0)
+    slow = [one if one.d_v == 64 else replace(one, time_us=2 * one.time_us) for one in seen]
     fair, off = held_out({KEY: seen}), held_out({KEY: slow})
-    assert len(fair) == len(off) == 16
+    assert len(fair) == len(off) == 32
     assert summary(fair).p95 < 0.01 and summary(fair).covered == 1.0
     assert all(abs(one.error + 0.5) < 0.02 for one in off if one.model == "m80") and summary(off).covered == 0.0
     assert held_out({KEY: [one for one in seen if one.d_v == 64]}) == []

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from perfkit import derive
@@ -15,7 +17,7 @@ from perfkit.profiles import load_efficiency, load_gpu, load_measured, load_mode
 from perfkit.profiles.measured import EFFICIENCY, MEASURED, load_loan
 from perfkit.refit import case_of
 from perfkit.roofline import efficiency_for, predict, roofs_for
-from perfkit.roofline.efficiency import Efficiency, borrowed, form, known
+from perfkit.roofline.efficiency import Efficiency, borrowed, form, known, tile_of
 from perfkit.roofline.latency import UNFITTED_FACTOR, UNFITTED_US
 from perfkit.roofline.roof import datasheet_roofs
 
@@ -34,12 +36,15 @@ def test_shipped_parameters_are_physical() -> None:
     conventional, replay = fitted("conventional"), fitted("replay")
     assert conventional.overhead_us == pytest.approx(1.0, abs=0.15)  # one or two trips to memory
     assert conventional.efficiency == pytest.approx(0.977, abs=0.01)
-    assert replay.walk_us == pytest.approx(0.95, abs=0.15)  # per tile of 16 rows
+    assert replay.walk_us == pytest.approx(0.88, abs=0.15)  # per tile of 16 rows
+    assert replay.efficiency == pytest.approx(0.943, abs=0.03)
+    assert 0.05 < replay.record_share < 0.15
+    assert replay.flush == pytest.approx(1.3, abs=0.1)
     # The instructions of an update over its ideal mix, in all kernels that make them one after the other.
     for method in ("fused_recovery", "activation_replay", "joint_attainment"):
         assert 3 < fitted(method, "verify").arithmetic < 5
     for entry in load_efficiency():
-        assert len(form(entry["method"], entry["phase"])) <= 3
+        assert len(form(entry["method"], entry["phase"])) <= 4
         for item in entry["parameters"].values():
             assert item["lo"] <= item["value"] <= item["hi"]
 
@@ -111,6 +116,13 @@ def test_the_form() -> None:
     found = Efficiency("mamba2", "replay", "decode", "g", overhead_us=1.0, walk_us=0.5, efficiency=0.8, width=0.1)
     assert found.time_us(2.0, 8.0) == pytest.approx(2 + 1 + 10)
     assert found.time_us(2.0, 8.0, d_v=81) == pytest.approx(2 + 1 + 3 + 10)  # six tiles of 16 rows
+    # Records in tiles of 16, 32, 64; what a flush takes more, by the share of the bytes that such rows move.
+    tiled = replace(found, record_share=0.1, flush=1.5)
+    assert tiled.time_us(2.0, 8.0, window=16) == tiled.time_us(2.0, 8.0, window=2) == pytest.approx(13)
+    assert tiled.time_us(2.0, 8.0, window=17) == pytest.approx(2 + 1.1 * 11)
+    assert tiled.time_us(2.0, 8.0, window=64, flush=1) == pytest.approx(2 + 1.3 * 11 * 1.5)
+    assert tiled.time_us(2.0, 8.0, flush=0.5) == pytest.approx(2 + 11 * 1.25)
+    assert list(tile_of(np.array([1, 16, 17, 33]))) == [16, 16, 32, 64]
     # Without a parameter of its own arithmetic counts only where it takes longer than memory.
     assert found.time_us(2.0, 8.0, alu_us=7.0) == found.time_us(2.0, 8.0)
     assert found.time_us(2.0, 8.0, alu_us=16.0) == pytest.approx(2 + 1 + 20)
@@ -187,7 +199,7 @@ GOOD = (MEASURED / EFFICIENCY).read_text(encoding="utf-8")
         ("    n: 4\n", "", "fits[0].n: missing"),
         ("efficiency: {value: 0.9", "efficency: {value: 0.9", "parameters.efficency: unknown field"),
         ("efficiency: {value: 0.9", "efficiency: {value: 1.9", "fits[0].parameters.efficiency: 1.9"),
-        ("walk_us: {value: 1.2", "walk_us: {value: -1.2", "walk_us.value: -1.2"),
+        ("walk_us: {value: 1.0", "walk_us: {value: -1.0", "walk_us.value: -1.0"),
         ("spread: 0.0418", "spread: 0", "fits[0].spread: 0: must be above 0"),
         ("fits:\n", "rest: []\nfits:\n", "rest: unknown field"),
         ("loan: {width: 0.", "loan: {width: -0.", "loan.width: -0."),
@@ -210,9 +222,8 @@ def test_no_file_is_no_fit(tmp_path: Path) -> None:
 def test_a_users_own_fits_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = fitted("replay")
     monkeypatch.setenv("PERFKIT_ROOFS", str(tmp_path))
-    (tmp_path / EFFICIENCY).write_text(
-        GOOD.replace("walk_us: {value: 0.9", "walk_us: {value: 1.0", 1), encoding="utf-8"
-    )
+    own = GOOD.replace("walk_us: {value: 0.8", "walk_us: {value: 0.9").replace("hi: 0.87", "hi: 1.2")
+    (tmp_path / EFFICIENCY).write_text(own, encoding="utf-8")
     assert fitted("replay").walk_us == pytest.approx(before.walk_us + 0.1)
     monkeypatch.delenv("PERFKIT_ROOFS")
     assert fitted("replay") == before

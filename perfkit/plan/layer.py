@@ -92,7 +92,7 @@ class Layer:
         if self.in_step:
             times = self._together(rows)
             return times.us, times.kernel_lo, times.kernel_hi
-        found = self._predict(scaled(self.mean, rows), replace(self.roofs, source="measured"))
+        found = self._predict(scaled(self.mean, rows), replace(self.roofs, source="measured"), self._share(rows))
         return np.asarray(found.us), np.asarray(found.lo), np.asarray(found.hi)
 
     def mean_us(self, batch: Any) -> Array:
@@ -100,7 +100,7 @@ class Layer:
         rows = np.asarray(batch, dtype=np.float64)
         if self.in_step:
             return self._together(rows).us
-        return np.asarray(self._predict(scaled(self.mean, rows), self.roofs).us)
+        return np.asarray(self._predict(scaled(self.mean, rows), self.roofs, self._share(rows)).us)
 
     def mean_bytes(self, batch: Any) -> Array:
         """Return the bytes of the mean step, both directions."""
@@ -114,7 +114,7 @@ class Layer:
 
     def _mixed(self, rows: Array) -> LayerTimes:
         mean = scaled(self.mean, rows)
-        us, lo, hi, kernel_lo, kernel_hi = self._all(mean)
+        us, lo, hi, kernel_lo, kernel_hi = self._all(mean, self._share(rows))
         rate = self.chain.flush_rate
         if np.all((rate == 0) | (rate == 1)):  # steps are alike but for a few records
             return LayerTimes(us, lo, hi, kernel_lo, kernel_hi, us, us)
@@ -127,30 +127,30 @@ class Layer:
         median = np.rint(expected)
         most = np.minimum(np.ceil(expected + _Z99 * spread), rows)
         p50, p99 = (
-            np.asarray(self._predict(_between(plain, folding, rows, count), self.roofs).us)
-            * (1 + self._flush * count / rows) / (1 + self._flush * rate)
-            for count in (median, most)
-        )  # fmt: skip
+            np.asarray(self._predict(*_between(plain, folding, rows, count, self.roofs)).us) for count in (median, most)
+        )
         return LayerTimes(us, lo, hi, kernel_lo, kernel_hi, p50, np.maximum(p99, us))
 
     def _together(self, rows: Array) -> LayerTimes:
         shape = np.broadcast_shapes(rows.shape, self.chain.starts.shape)
         each_rows = np.repeat(np.broadcast_to(rows, shape), self._lengths, axis=-1)
-        each = self._all(scaled(self.one, each_rows))
-        us, lo, hi, kernel_lo, kernel_hi = (self._mean(part) for part in each)
         flush = np.asarray(self.chain.flush, dtype=np.float64)
+        each = self._all(scaled(self.one, each_rows), flush, None if self.windows is None else self.chain.window)
+        us, lo, hi, kernel_lo, kernel_hi = (self._mean(part) for part in each)
         rate = self.chain.flush_rate
         with np.errstate(invalid="ignore", divide="ignore"):
             folding = np.where(rate > 0, self._mean(each[0] * flush) / rate, us)
             plain = np.where(rate < 1, self._mean(each[0] * (1 - flush)) / (1 - rate), us)
-        folding = folding * (1 + self._flush)
         p50 = np.where(rate > 0.5, folding, plain)
         return LayerTimes(us, lo, hi, kernel_lo, kernel_hi, p50, np.maximum(np.where(rate < _RARE, plain, folding), us))
 
-    @property
-    def _flush(self) -> float:
-        """What a step that flushes takes beyond its bytes, as a share; the mean was fitted with it inside."""
-        return self.efficiency.flush - 1 if self.efficiency is not None else 0.0
+    def _share(self, rows: Array) -> Array:
+        """Return the share of the mean step's bytes that rows move which flush; as :meth:`times` broadcasts."""
+        flush = np.asarray(self.chain.flush, dtype=np.float64)
+        shared = np.broadcast_to(self.one.shared_read + self.one.shared_write, flush.shape)
+        own = np.broadcast_to(self.one.bytes_read + self.one.bytes_write, flush.shape) - shared
+        part = self._mean(own * flush) * rows + self._mean(shared * flush)
+        return np.asarray(part / (self._mean(own) * rows + self._mean(shared)))
 
     @property
     def _lengths(self) -> Array:
@@ -161,16 +161,18 @@ class Layer:
         """Return the expectation over the chain, along the last axis."""
         return np.add.reduceat(values * self.chain.probability, self.chain.starts, axis=-1)
 
-    def _all(self, step: Step) -> tuple[Array, Array, Array, Array, Array]:
-        found = self._predict(step, self.roofs)
+    def _all(self, step: Step, flush: Any, windows: Array | None = None) -> tuple[Array, Array, Array, Array, Array]:
+        found = self._predict(step, self.roofs, flush, windows)
         kernel = found
         if not self.roofs.calibrated:  # the same roofs, as if there were no doubt about them
-            kernel = self._predict(step, replace(self.roofs, source="measured"))
+            kernel = self._predict(step, replace(self.roofs, source="measured"), flush, windows)
         us, lo, hi = (np.asarray(part) for part in (found.us, found.lo, found.hi))
         return us, lo, hi, np.asarray(kernel.lo), np.asarray(kernel.hi)
 
-    def _predict(self, step: Step, roofs: Roofs) -> Any:
-        return predict(self.gpu, roofs, step, efficiency=self.efficiency, d_v=self.d_v)
+    def _predict(self, step: Step, roofs: Roofs, flush: Any, windows: Array | None = None) -> Any:
+        """Predict a step whose last axis is windows, or of the kinds of step in each, whose windows are given."""
+        return predict(self.gpu, roofs, step, efficiency=self.efficiency, d_v=self.d_v, flush=flush,
+                       window=self.windows if windows is None else windows)  # fmt: skip
 
 
 def make_layer(
@@ -230,8 +232,9 @@ def scaled(one: Step, rows: Any) -> Step:
     return Step(**(counts | grown))
 
 
-def _between(plain: Step, folding: Step, rows: Any, count: Any) -> Step:
-    """Return a step of which ``count`` rows flush."""
+def _between(plain: Step, folding: Step, rows: Any, count: Any, roofs: Roofs) -> tuple[Step, Roofs, Any]:
+    """Return a step of which ``count`` rows flush, the roofs, and the share of its bytes that they move."""
     one, other, share = scaled(plain, rows), scaled(folding, rows), count / rows
-    return Step(**{item.name: getattr(one, item.name) * (1 - share) + getattr(other, item.name) * share
+    step = Step(**{item.name: getattr(one, item.name) * (1 - share) + getattr(other, item.name) * share
                    for item in fields(Step)})  # fmt: skip
+    return step, roofs, share * (other.bytes_read + other.bytes_write) / (step.bytes_read + step.bytes_write)

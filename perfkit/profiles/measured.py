@@ -46,7 +46,7 @@ _FIT_TEXTS = ("family", "method", "phase", "gpu", "date")
 _FIT_NUMBERS = ("spread", "width", "freedom")
 _FIT = (*_FIT_TEXTS, "sources", "n", "models", "batches", "windows", "parameters", *_FIT_NUMBERS, "left_out")
 #: What a parameter may be; their meaning stands in perfkit.roofline.efficiency.
-_LIMITS = {"overhead_us": 100.0, "walk_us": 100.0, "efficiency": 1.0, "arithmetic": 20.0,
+_LIMITS = {"overhead_us": 100.0, "walk_us": 100.0, "record_share": 1.0, "efficiency": 1.0, "arithmetic": 20.0,
            "flush": 10.0}  # fmt: skip
 #: The width of a loan where none was ever tried: a factor of two. Stated.
 _UNTRIED_LOAN = 1.0

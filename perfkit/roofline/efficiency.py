@@ -1,7 +1,7 @@
 """What an implementation adds to the bound from bytes: a few physical parameters, fitted to measured times.
 
-    time   = launches x node + hypot(stream, arithmetic x ALU)
-    stream = overhead + walk x tiles + body / efficiency
+    time   = launches x node + (1 or flush) x hypot(stream, arithmetic x ALU)
+    stream = (1 + record_share x tiles of records beyond one) x (overhead + walk x tiles of rows + body / efficiency)
 
 body is the larger of memory at its roof and the chain of updates, ALU the time of the FLOPs at the rate at which state
 updates can issue (:mod:`perfkit.roofline.latency`). The parameters belong to the kernels of one method and phase, and
@@ -9,14 +9,17 @@ not to a model or a GPU:
 
 ``overhead_us`` the chain of dependent trips of one program beyond the roof's own ramp (slot, state, store).
 ``walk_us``     the same where a program walks down its heads' rows: so much for each tile of 16 rows of d_v.
+``record_share`` what each 16 records beyond the first 16 add to a program. Kernels hold records in tiles of a power of
+                two, 16 at least, so the window counts rounded up; between powers of two this is read off the kernels
+                and not measured.
 ``efficiency``  share of the roof that large batches approach.
 ``arithmetic``  instructions over those of the ideal mix of a state update. They hide behind memory in part: of two
                 that take equally long, a step takes 1.4 times as long as either. Where a method has no such
                 parameter, arithmetic counts only where it takes longer than memory.
-``flush``       what a step that flushes takes over what all of the above says of it: its writes end a chain that
-                the mean of a window hardly shows. The mean is fitted without it.
+``flush``       what a step that flushes takes over what all of the above says of it: it writes what it has just read
+                and folded, and where some rows of a step flush, the bytes that they move count.
 
-Each method has two or three of them (:data:`FORMS`), and flush if it flushes; the others have no effect. Verify steps
+Each method has two to four of them (:data:`FORMS`); the others have no effect. Verify steps
 were timed at one batch, so what they wait for whatever the batch is that of the family's decode kernels of the same
 build (:data:`WAITS`). They are fitted with L2 cold (:mod:`perfkit.roofline.fitting`).
 
@@ -41,14 +44,16 @@ from perfkit.roofline.occupancy import Resources, carried_efficiency
 PARAMETERS: Mapping[str, tuple[float, float, tuple[float, float]]] = {
     "overhead_us": (0.0, 1.0, (0.0, 100.0)),
     "walk_us": (0.0, 1.0, (0.0, 100.0)),
+    "record_share": (0.0, 0.05, (0.0, 1.0)),
     "efficiency": (1.0, 0.9, (0.01, 1.0)),
     "arithmetic": (0.0, 1.0, (0.0, 20.0)),
-    "flush": (1.0, 1.0, (0.1, 10.0)),
+    "flush": (1.0, 1.2, (0.1, 10.0)),
 }
 #: The parameters of a method's kernels. Conventional programs each hold one tile; replay's walk down their heads.
 #: Verify runs T updates, or products of T rows, in a pass over memory.
 FORMS: Mapping[tuple[str, str], tuple[str, ...]] = {
-    ("replay", "decode"): ("walk_us", "efficiency", "arithmetic"),
+    ("replay", "decode"): ("walk_us", "record_share", "efficiency", "flush"),
+    ("replay", "verify"): ("efficiency", "arithmetic", "flush"),
 }
 DEFAULT_FORMS: Mapping[str, tuple[str, ...]] = {
     "decode": ("overhead_us", "efficiency"),
@@ -59,8 +64,9 @@ WAITS: Mapping[str, tuple[str, str]] = {"replay": ("replay", "walk_us")}
 DEFAULT_WAIT = ("conventional", "overhead_us")
 #: Whose kernels are most alike, first: the delta rules solve for what they write, and Mamba-2 does not.
 SIBLINGS: Mapping[str, tuple[str, ...]] = {"gdn": ("kda", "mamba2"), "kda": ("gdn", "mamba2"), "mamba2": ("gdn", "kda")}
-#: Rows of a tile in a walk.
+#: Rows of a tile in a walk, and records of the smallest tile.
 TILE_ROWS = 16
+TILE_RECORDS = 16
 #: Spread of times about a fit before any were seen, and how many clusters of times that is worth: fits to one model's
 #: conventional rows left 0.6 % and missed another model's by 2.5 % (RMS), replay's left 6 %. Stated.
 PRIOR_SPREAD = 0.04
@@ -81,11 +87,12 @@ class Efficiency:
         method: its key.
         phase: decode or verify.
         gpu: key of the GPU that the rows are from.
-        overhead_us: see the module, as the next four.
+        overhead_us: see the module, as the next five.
         walk_us: µs per tile of 16 rows.
+        record_share: per 16 records beyond 16.
         efficiency: 0 to 1.
         arithmetic: factor on the time of the FLOPs.
-        flush: factor on steps that flush; the mean step does not have it.
+        flush: factor on steps that flush.
         spread: relative spread of measured times about the fit.
         width: half width of the 95 % interval of a predicted time, as a factor less 1.
         freedom: degrees of freedom of the spread.
@@ -103,6 +110,7 @@ class Efficiency:
     gpu: str
     overhead_us: float = 0.0
     walk_us: float = 0.0
+    record_share: float = 0.0
     efficiency: float = 1.0
     arithmetic: float = 0.0
     flush: float = 1.0
@@ -116,7 +124,9 @@ class Efficiency:
     kernel: Resources | None = None
     carried_to: str | None = None
 
-    def time_us(self, launch_us: Any, body_us: Any, d_v: Any = 0, alu_us: Any = 0.0) -> Any:
+    def time_us(
+        self, launch_us: Any, body_us: Any, d_v: Any = 0, alu_us: Any = 0.0, window: Any = None, flush: Any = 0.0
+    ) -> Any:
         """Return the time of a step; numbers or arrays that broadcast.
 
         Args:
@@ -124,16 +134,23 @@ class Efficiency:
             body_us: what the step takes at its roof, or for its chain.
             d_v: rows of a head's state.
             alu_us: of its FLOPs, at the rates that they can reach.
+            window: of the replay buffer; None for a method without one.
+            flush: share of its bytes that rows move which flush: 1 or 0 where rows are in step.
         """
         body = np.asarray(body_us, dtype=np.float64)
         body = body if self.arithmetic else np.maximum(body, alu_us)
-        stream = self.fixed_us(d_v) + body / self.efficiency
+        stream = self.fixed_us(d_v, window) + self._slowdown(window) * body / self.efficiency
         # Arithmetic never takes less than it does at its rate, however well it hides.
-        return launch_us + np.maximum(np.hypot(stream, self.arithmetic * np.asarray(alu_us)), alu_us)
+        busy = np.maximum(np.hypot(stream, self.arithmetic * np.asarray(alu_us)), alu_us)
+        return launch_us + busy * (1.0 + (self.flush - 1.0) * np.asarray(flush, dtype=np.float64))
 
-    def fixed_us(self, d_v: Any = 0) -> Any:
+    def fixed_us(self, d_v: Any = 0, window: Any = None) -> Any:
         """Return what a step takes beyond launches and the roof, whatever the batch."""
-        return self.overhead_us + self.walk_us * np.ceil(np.asarray(d_v) / TILE_ROWS)
+        waits = self.overhead_us + self.walk_us * np.ceil(np.asarray(d_v) / TILE_ROWS)
+        return self._slowdown(window) * waits
+
+    def _slowdown(self, window: Any) -> Any:
+        return 1.0 if window is None else 1.0 + self.record_share * (tile_of(window) / TILE_RECORDS - 1.0)
 
     def covers(self, batch: int) -> bool:
         """Say whether a batch lies among those that were timed; without knowing them, yes."""
@@ -143,6 +160,11 @@ class Efficiency:
 def form(method: str, phase: str) -> tuple[str, ...]:
     """Return the names of the parameters that a method's kernels have."""
     return FORMS.get((method, phase), DEFAULT_FORMS[phase])
+
+
+def tile_of(window: Any) -> Any:
+    """Return the records of the tile that holds a window: a power of two, :data:`TILE_RECORDS` at least."""
+    return 2.0 ** np.ceil(np.log2(np.maximum(window, TILE_RECORDS)))
 
 
 def from_entry(entry: Mapping[str, Any]) -> Efficiency:

@@ -31,6 +31,8 @@ from perfkit.roofline.efficiency import (
 Array = NDArray[np.float64]
 #: family, method, phase, key of the GPU.
 Key = tuple[str, str, str, str]
+#: Weight of a flush step's time beside the mean's: it is one of many steps, and tuned for less.
+FLUSH_WEIGHT = 0.3
 #: The interval that held-out rows are counted in.
 HELD_OUT_CONFIDENCE = 0.90
 #: As perfkit.profiles.measured has it.
@@ -54,7 +56,7 @@ class Observation:
         alu_us: the FLOPs at the rates that they can reach; as ``launch_us``.
         draft_len: T.
         weight: share of the steps that are of each kind; they add up to 1.
-        flush: whether a kind of step flushes.
+        flush: whether a kind of step flushes, or of a mean step the share of its bytes that such rows move.
         flush_us: measured, mean of the steps that flush; None where it was not told apart.
         case_id: of the row.
     """
@@ -82,8 +84,9 @@ class _Stack:
     body: Array
     alu: Array
     weight: Array
-    flush: NDArray[np.bool_]
+    flush: Array
     d_v: Array
+    window: Array | None
     starts: NDArray[np.intp]
 
     @classmethod
@@ -94,22 +97,26 @@ class _Stack:
         ]
         sizes = [len(part[0]) for part in parts]
         columns = [np.concatenate([part[i] for part in parts]) for i in range(5)]
-        launch, body, alu, weight = (np.asarray(column, dtype=np.float64) for column in columns[:4])
+        launch, body, alu, weight, flush = (np.asarray(column, dtype=np.float64) for column in columns)
         rows = np.repeat([float(o.d_v) for o in observations], sizes)
+        windows = None
+        if all(o.window is not None for o in observations):
+            windows = np.repeat([float(o.window or 1) for o in observations], sizes)
         starts = np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(np.intp)
-        return cls(launch, body, alu, weight, columns[4].astype(bool), rows, starts)
+        return cls(launch, body, alu, weight, flush, rows, windows, starts)
 
     def times(self, found: Efficiency) -> Array:
         """Return the time of each kind of step."""
-        return np.asarray(found.time_us(self.launch, self.body, self.d_v, self.alu), dtype=np.float64)
+        times = found.time_us(self.launch, self.body, self.d_v, self.alu, self.window, self.flush)
+        return np.asarray(times, dtype=np.float64)
 
     def means(self, found: Efficiency) -> Array:
         """Return the mean time of each observation's step."""
         return np.add.reduceat(self.weight * self.times(found), self.starts)
 
     def flushes(self, found: Efficiency) -> Array:
-        """Return the mean time of each observation's steps that flush; NaN where none does."""
-        weight = self.weight * self.flush
+        """Return the mean time of each observation's steps in which all rows flush; NaN where there are none."""
+        weight = self.weight * (self.flush == 1.0)
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.asarray(
                 np.add.reduceat(weight * self.times(found), self.starts) / np.add.reduceat(weight, self.starts)
@@ -166,13 +173,21 @@ def fit(key: Key, observations: Sequence[Observation], waits: Mapping[str, float
         raise InputError(f"needs times at {len(names)} batches or T or more", field=f"{family} {method} {phase}",
                          value=len(clusters))  # fmt: skip
     stack, measured = _Stack.of(observations), np.array([o.time_us for o in observations])
+    flushed = np.array([o.flush_us or np.nan for o in observations])
+    apart = np.isfinite(flushed) & np.isfinite(stack.flushes(Efficiency(family, method, phase, gpu)))
+    if not apart.any():  # its mean says next to nothing of what a flush takes
+        names = tuple(name for name in names if name != "flush")
 
     def made(values: Iterable[float]) -> Efficiency:
         given: dict[str, Any] = dict(waits or {}) | dict(zip(names, map(float, values), strict=True))
         return Efficiency(family, method, phase, gpu, **given)
 
     def residuals(values: Array) -> Array:
-        return np.asarray(stack.means(made(values)) / measured - 1.0)
+        one = made(values)
+        off = stack.means(one) / measured - 1.0
+        if "flush" not in names:
+            return np.asarray(off)
+        return np.concatenate((off, FLUSH_WEIGHT * (stack.flushes(one)[apart] / flushed[apart] - 1.0)))
 
     low, high = zip(*(PARAMETERS[name][2] for name in names), strict=True)
     start = [PARAMETERS[name][1] for name in names]
@@ -181,50 +196,38 @@ def fit(key: Key, observations: Sequence[Observation], waits: Mapping[str, float
     values = np.array([lo if x - lo < 1e-6 * (hi - lo) else x for x, lo, hi in zip(found.x, low, high, strict=True)])
     free = len(clusters) - len(names)
     freedom = free + PRIOR_FREEDOM
-    squares = len(clusters) * float(np.mean(found.fun**2))
+    squares = len(clusters) * float(np.mean(found.fun[: len(observations)] ** 2))
     spread = math.sqrt((PRIOR_FREEDOM * PRIOR_SPREAD**2 + squares) / freedom)
     quantile = float(t.ppf(0.5 + CONFIDENCE / 2, freedom))
-    half = quantile * _standard_errors(found.jac, found.fun, observations, clusters, spread)
+    which = np.array([clusters.index((o.model, o.batch, o.draft_len)) for o in observations])
+    if "flush" in names:
+        which = np.concatenate((which, which[apart]))
+    half = quantile * _standard_errors(found.jac, found.fun, which, spread)
     intervals = {name: (max(float(x - h), lo), min(float(x + h), hi))
                  for name, x, h, lo, hi in zip(names, values, half, low, high, strict=True)}  # fmt: skip
-    result = replace(made(values), spread=spread, width=math.expm1(quantile * spread), freedom=float(freedom),
-                     intervals=intervals, batches=tuple(sorted({o.batch for o in observations})))  # fmt: skip
-    return _with_flush(result, observations, stack, quantile)
+    return replace(made(values), spread=spread, width=math.expm1(quantile * spread), freedom=float(freedom),
+                   intervals=intervals, batches=tuple(sorted({o.batch for o in observations})))  # fmt: skip
 
 
-def _standard_errors(
-    jacobian: Any, residuals: Array, observations: Sequence[Observation], clusters: Sequence[Any], spread: float
-) -> Array:
-    """Return the parameters' standard errors by clusters, no smaller than the spread of one cluster's times allows."""
-    which = np.array([clusters.index((o.model, o.batch, o.draft_len)) for o in observations])
+def _standard_errors(jacobian: Any, residuals: Array, which: NDArray[Any], spread: float) -> Array:
+    """Return the parameters' standard errors by clusters, of few no smaller than the spread of their times allows.
+
+    Args:
+        jacobian: [residuals, parameters].
+        residuals: [residuals].
+        which: [residuals], the cluster of each.
+        spread: of times about the fit.
+    """
     slopes: Array = np.asarray(jacobian, dtype=np.float64)
+    number = int(which.max()) + 1
     bread = np.linalg.pinv(slopes.T @ slopes)
-    scores = np.array([slopes[which == i].T @ residuals[which == i] for i in range(len(clusters))])
-    free = max(len(clusters) - slopes.shape[1], 1)
-    sandwich = np.diag(bread @ (scores.T @ scores) @ bread) * len(clusters) / free
+    scores = np.array([slopes[which == i].T @ residuals[which == i] for i in range(number)])
+    sandwich = np.diag(bread @ (scores.T @ scores) @ bread) * number / max(number - slopes.shape[1], 1)
+    if number > slopes.shape[1] + 1:
+        return np.asarray(np.sqrt(sandwich))
     # Each cluster is one time as far as its errors go.
-    rows = np.array([slopes[which == i].mean(axis=0) for i in range(len(clusters))])
-    plain = np.diag(np.linalg.pinv(rows.T @ rows)) * spread**2
-    few = len(clusters) <= slopes.shape[1] + 1
-    return np.asarray(np.sqrt(np.maximum(sandwich, plain) if few else sandwich))
-
-
-def _with_flush(found: Efficiency, observations: Sequence[Observation], stack: _Stack, quantile: float) -> Efficiency:
-    """Add the factor of steps that flush: the geometric mean over the clusters' own."""
-    measured = np.array([o.flush_us or np.nan for o in observations])
-    off = np.log(measured / stack.flushes(found))
-    groups: dict[tuple[str, int, int], list[float]] = {}
-    for one, value in zip(observations, off, strict=True):
-        if math.isfinite(value):
-            groups.setdefault((one.model, one.batch, one.draft_len), []).append(float(value))
-    if not groups:
-        return found
-    means = np.array([np.mean(values) for values in groups.values()])
-    half = quantile * max(float(np.std(means)), PRIOR_SPREAD) / math.sqrt(len(means))
-    low, high = PARAMETERS["flush"][2]
-    value = float(np.clip(np.exp(means.mean()), low, high))
-    bounds = (max(value * math.exp(-half), low), min(value * math.exp(half), high))
-    return replace(found, flush=value, intervals={**found.intervals, "flush": bounds})
+    rows = np.array([slopes[which == i].mean(axis=0) for i in range(number)])
+    return np.asarray(np.sqrt(np.maximum(sandwich, np.diag(np.linalg.pinv(rows.T @ rows)) * spread**2)))
 
 
 def fit_all(

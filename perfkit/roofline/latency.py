@@ -113,7 +113,7 @@ class Prediction:
 
 def predict(
     gpu: GpuLike, roofs: Roofs, step: StepLike, *, l2: str = "cold", working_set: Any = None,
-    efficiency: Efficiency | None = None, d_v: Any = 0,
+    efficiency: Efficiency | None = None, d_v: Any = 0, window: Any = None, flush: Any = 0.0,
 ) -> Prediction:  # fmt: skip
     """Predict the time of a step inside a CUDA graph.
 
@@ -127,6 +127,8 @@ def predict(
         efficiency: of the method's kernels, fitted on whatever GPU. Without one, ``us`` is the bound, ``lo`` the
             same (less the doubt about a datasheet's roof), and ``hi`` lies beyond every method measured so far.
         d_v: rows of a head's state, for kernels that walk down them.
+        window: of the replay buffer; None for a method without one.
+        flush: share of the bytes that rows move which flush; True or False where rows are in step.
 
     Raises:
         InputError: ``l2`` is neither.
@@ -138,11 +140,11 @@ def predict(
         us = launch + np.maximum(body, alu)
         lo, hi = us / doubt, (us * UNFITTED_FACTOR + UNFITTED_US) * doubt
     else:
-        us = np.asarray(efficiency.time_us(launch, body, d_v, alu))
+        us = np.asarray(efficiency.time_us(launch, body, d_v, alu, window, flush))
         width = math.exp(math.hypot(math.log1p(efficiency.width), math.log(doubt)))
         lo, hi = us / width, us * width
         # What a program waits for beyond its roof is a chain of dependent trips.
-        chain = np.maximum(chain, efficiency.fixed_us(d_v))
+        chain = np.maximum(chain, efficiency.fixed_us(d_v, window))
         alu = alu * max(efficiency.arithmetic, 1.0)
     limit = _limits(*np.broadcast_arrays(memory, hot, launch, chain, alu))
     if us.ndim == 0:
