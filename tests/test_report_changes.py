@@ -41,6 +41,8 @@ def test_page_has_the_verdicts_of_compare(before_and_after: list[Path]) -> None:
     text = " ".join(words.replace("\u00a0", " ").split())
     assert "after against before: of 2 cases 2 slower" in text
     assert text.index("after against before") < text.index("Before and after: before →") < text.index("Evidence: ")
+    cards = page.count('class="cards"')
+    assert cards == 2  # the answer of each run, not the best of both
     for row in change.rows:
         assert " ".join(cell for cell in row if cell) in text
     changed = [float(row[2].rstrip("%")) for row in change.rows]

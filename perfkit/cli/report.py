@@ -91,7 +91,8 @@ def report(
         for change in found:
             console.print(change.headline, markup=False)
         for item in answers(loaded):
-            console.print(f"{item['model']} on {item['gpu']}: {item['headline']}", markup=False)
+            where = ", ".join(filter(None, (f"{item['model']} on {item['gpu']}", item["workload"])))
+            console.print(f"{where}: {item['headline']}", markup=False)
     paths = [path for path in (target, csv, *written.get("png", ())) if path is not None]
     for path in paths:
         # Of --markdown, stdout holds the tables alone.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.reports import findings, header, select
 from perfkit.reports.runs import Run, distinct, merged, noise_floor
+from perfkit.reports.sections import answered
 from perfkit.reports.text import MISSING, integer, interval, is_missing, number, times
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ def markdown(runs: Sequence[Run]) -> str:
     for model, gpu, rows in select.sections(data):
         parts = list(select.workloads(rows))
         out += [f"### {escaped(f'{model} on {gpu}')}", ""]
-        for workload, part in parts:
-            answer = findings.answer(part, noise_floor(runs))
+        answers = [item for part in parts for item in answered(*part, noise_floor(runs))]
+        for workload, answer in answers:
             said = f"**{escaped(answer.headline.rstrip('.'))}.** {escaped(answer.advice)}".rstrip()
-            out.append(f"- {escaped(workload)}: {said}" if len(parts) > 1 else said)
+            out.append(f"- {escaped(workload)}: {said}" if len(answers) > 1 else said)
         body = [[escaped(workload), *cells] for workload, part in parts for cells in _rows(part)]
         table = [("workload", *COLUMNS), ("---", *_ALIGNED), *body] if body else []
         out += ["", *(_line(line if len(parts) > 1 else line[1:]) for line in table), ""]

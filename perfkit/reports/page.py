@@ -18,7 +18,7 @@ from perfkit.reports.changes import changes
 from perfkit.reports.output import check_writable, write_text
 from perfkit.reports.points import points_csv
 from perfkit.reports.runs import Run, distinct, load_all, merged, noise_floor
-from perfkit.reports.sections import Section, sections
+from perfkit.reports.sections import Section, answered, sections
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,9 +42,10 @@ def answers(runs: Sequence[Run]) -> list[dict[str, Any]]:
     frame = select.prepare(merged(runs))
     floor = noise_floor(runs)
     return [
-        {"model": model, "gpu": gpu, "workload": workload or None} | _answer_data(findings.answer(rows, floor))
+        {"model": model, "gpu": gpu, "workload": name or None} | _answer_data(said)
         for model, gpu, part in select.sections(frame)
         for workload, rows in select.workloads(part)
+        for name, said in answered(workload, rows, floor)
     ]
 
 

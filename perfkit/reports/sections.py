@@ -67,14 +67,14 @@ def sections(data: pd.DataFrame, floor: float | None) -> list[Section]:
 
 
 def _section(name: str, model: str, gpu: str, rows: pd.DataFrame, floor: float | None) -> Section:
-    found = [(*item, findings.answer(item[1], floor)) for item in select.workloads(rows)]
+    found = [(workload, part, answered(workload, part, floor)) for workload, part in select.workloads(rows)]
     # What compares methods goes before what only has a baseline.
-    found.sort(key=lambda item: item[2].verdict in ("alone", "nothing"))
-    answers = tuple((workload, answer) for workload, _, answer in found)
+    found.sort(key=lambda item: _is_bare(item[2][0][1]))
+    answers = tuple(answer for *_, said in found for answer in said)
     parts = []
     lacks: list[tuple[str, str, str | None]] = []
-    for i, (workload, part, answer) in enumerate(found[:MAX_WORKLOADS]):
-        builders = _ALONE if answer.verdict != "nothing" else ()
+    for i, (workload, part, said) in enumerate(found[:MAX_WORKLOADS]):
+        builders = _ALONE if any(answer.verdict != "nothing" for _, answer in said) else ()
         # One point is no sweep; of a run of one workload it is all there is.
         if len(found) > 1 and part["batch"].nunique() < 2:
             builders = [item for item in builders if item[0] not in OVER_BATCH]
@@ -87,6 +87,24 @@ def _section(name: str, model: str, gpu: str, rows: pd.DataFrame, floor: float |
     lacks += [(title, "", command) for title, command in empty]
     return Section(name, model, gpu, rows, answers, tuple(parts), across, tuple(_missing(lacks, len(parts))),
                    max(0, len(found) - MAX_WORKLOADS))  # fmt: skip
+
+
+def answered(workload: str, part: pd.DataFrame, floor: float | None) -> list[tuple[str, findings.Answer]]:
+    """Return the answer of a workload; of several runs one each, named, for the best of all would hide a change.
+
+    A run that has only the baseline of what others compare has none.
+    """
+    runs = list(dict.fromkeys(part["run"].dropna()))
+    if len(runs) < 2:
+        return [(workload, findings.answer(part, floor))]
+    said = [
+        (", ".join(filter(None, (workload, run))), findings.answer(part[part["run"].eq(run)], floor)) for run in runs
+    ]
+    return [item for item in said if not _is_bare(item[1])] or said[:1]
+
+
+def _is_bare(answer: findings.Answer) -> bool:
+    return answer.verdict in ("alone", "nothing")
 
 
 _ALONE: Sequence[Builder] = tuple(item for item in figures.FIGURES if item[0] not in figures.ACROSS_WORKLOADS)
