@@ -11,6 +11,7 @@ from perfkit.cli import app
 from perfkit.reports import header
 from perfkit.reports.page import render
 from perfkit.reports.runs import load_all
+from perfkit.reports.table import table_data
 
 
 def counted(folder: Path, **changes: object) -> Path:
@@ -32,7 +33,8 @@ def test_counters_fill_the_rows_of_the_same_case_and_gpu(tmp_path: Path) -> None
     facts = dict(header.facts(run.frame, run.manifest))
     assert facts["Counters"] == "2 rows by counters, ncu 2025.3.1.0"
     page = render([run])
-    assert "bytes_read_dram" in page and "2 rows by counters" in page
+    table = table_data(run.frame)
+    assert "bytes_read_dram" in [table["columns"][i] for i in table["main"]] and "2 rows by counters" in page
     (other,) = load_all([timed, counted(tmp_path / "elsewhere", gpu="b200")])
     assert other.frame["bytes_read_dram"].isna().all() and "counters" not in other.manifest
 
