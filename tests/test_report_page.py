@@ -146,6 +146,21 @@ def test_header_says_what_ran_and_where_runs_differ() -> None:
     assert words.count("State dtype") == 1 and words.count("Driver") == 1
 
 
+def test_table_of_answers_has_the_time_of_what_it_names() -> None:
+    parts = []
+    for t in (2, 4, 8):
+        part = rows(batches=(256,), windows=(16,), phase="verify", draft_len=t, acceptance="1")
+        slow = [row | {name: row[name] * 3 for name in ("time_us", "time_us_lo", "time_us_hi")} for row in part]
+        parts += [row | {name: f"{t}{row[name]}" for name in ("group_id", "case_id", "baseline")}
+                  for row in (part[0], slow[1])]  # fmt: skip
+    parts = [row | {"speedup": None} for row in parts]
+    argv = ["perfkit", "sweep", "--out", "/x", "--seed", "1"]
+    words = Page(render([Run("run", pd.DataFrame(parts), manifest(argv=argv))])).words
+    base = parts[0]["time_us"]
+    assert f"T = 8conventional{base:.0f} µsnone: replay at L = 16 0." in words
+    assert "perfkit sweep --seed 1" in words and "/x" not in words
+
+
 def test_many_workloads_are_one_card_and_a_table_and_fold_their_figures() -> None:
     parts = [rows(batches=(256,), windows=(16,), phase="verify", draft_len=t, acceptance="1") for t in (2, 4, 8)]
     alone = rows(batches=(256,), windows=())

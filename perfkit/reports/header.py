@@ -36,6 +36,9 @@ def command(manifest: Mapping[str, Any]) -> str | None:
     if not isinstance(argv, list) or not argv:
         return None
     words = [str(word) for word in argv]
+    if "--out" in words[:-1]:  # of that machine, and not empty any more
+        place = words.index("--out")
+        del words[place : place + 2]
     first = PurePath(words[0])
     words[0] = "perfkit" if first.name == "__main__.py" else first.name
     return shlex.join(words)
@@ -123,7 +126,7 @@ def _gpu(data: pd.DataFrame, manifest: Mapping[str, Any]) -> str:
 
 def _implementation(data: pd.DataFrame, packages: Mapping[str, Any]) -> str:
     """Return whose kernels the methods are; a plug-in is named by its file and object."""
-    methods = list(dict.fromkeys(data["method"]))
+    methods = list(dict.fromkeys(data.loc[data["status"].ne("skipped"), "method"]))
     own = [name for name in methods if ":" not in name]
     parts = [f"perfkit's Triton kernels of {join(own)}" if own else ""]
     parts += [f"plug-in {name}" for name in methods if ":" in name]

@@ -134,8 +134,13 @@ def _answer_row(workload: str, said: findings.Answer) -> tuple[str, ...]:
     """Return the cells under :data:`ANSWER_COLUMNS` of one workload."""
     if said.verdict == "nothing":
         return (workload, said.headline, "", "", "", "")
-    gain = f"{text.times(said.gain)} {text.interval(said.gain_lo, said.gain_hi, _ratio)}" if said.gain else text.MISSING
-    return (workload, _best(said), text.microseconds(said.time_us), gain, said.baseline or "", said.source or "")
+    if said.gain is None or said.time_us is None:
+        return (workload, _best(said), text.microseconds(said.time_us), text.MISSING, "", said.source or "")
+    gain = f"{text.times(said.gain)} {text.interval(said.gain_lo, said.gain_hi, _ratio)}"
+    kept = _best(said) == said.baseline
+    time = said.time_us * said.gain if kept else said.time_us
+    gain = f"none: {text.method_text(said.method or '', said.window)} {gain}" if kept else gain
+    return (workload, _best(said), text.microseconds(time), gain, said.baseline or "", said.source or "")
 
 
 def _best(said: findings.Answer) -> str:
