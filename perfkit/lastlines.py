@@ -151,6 +151,19 @@ def _window_line(found: Mapping[str, Any], recorded: Mapping[str, Any] | None) -
     return f"{', '.join(parts)}; at B={found['batch']}" if parts else None
 
 
+def _choice_line(found: Mapping[str, Any] | None) -> str | None:
+    """Return what choosing the window by the model costs, of times of real runs; None where too few were timed."""
+    if found is None:
+        return None
+    source = "" if found["source"] == "measured" else f"{found['source']}: "
+    many = count(found["groups"], "case")
+    if found["chosen"] == found["fastest"]:
+        return f"{source}the model's L is the fastest that was timed, in {many}"
+    point = " ".join([f"B={found['batch']}", *draft_words(found["draft_len"], found["acceptance"])])
+    return (f"{source}the model's L costs {found['cost']:.1%} at most over the fastest that was timed, in {many} "
+            f"({found['chosen']} for {found['fastest']} at {point})")  # fmt: skip
+
+
 def _break_even_text(found: Mapping[str, Any]) -> str:
     smallest, largest = found["smallest"], found["largest"]
     high = f"above {largest}" if found["hi"] is None else f"{found['hi']:.3g}"
@@ -276,6 +289,7 @@ def lines(summary: Mapping[str, Any], gpu: Mapping[str, Any], roofs: Roofs | Non
         say("control", _failed_control_text(failed))
     if summary["best_window"] and not (summary["verify"] and summary["best_window"]["phase"] == "verify"):
         say("best L", _window_line(summary["best_window"], summary["recorded_window"]))
+    say("choice", _choice_line(summary["window_choice"]))
     if summary["roofs"] and summary["best"]:
         say("roofs", summary["roofs"]["text"])
     say("model", _model_line(summary["model"]))

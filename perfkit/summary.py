@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from perfkit.profiles import Gpu
     from perfkit.roofline import Efficiency, Roofs
 
+#: Of fewer windows that were timed none can be far off.
+MIN_WINDOWS = 3
+
 
 def summarize(rows: Sequence[Row], cases: Mapping[str, Case], gpu: Gpu | None, roofs: Roofs | None) -> dict[str, Any]:
     """Return what the rows of a sweep come to: counts, the best of each group, the best window, the model's errors.
@@ -53,6 +56,7 @@ def summarize(rows: Sequence[Row], cases: Mapping[str, Case], gpu: Gpu | None, r
         "recorded_control": _control(recorded),
         "recorded_break_even": break_even(recorded),
         "recorded_window": recorded_window(recorded),
+        "window_choice": window_choice(own) or window_choice(recorded),
         "fits": fits_used(own, cases, roofs),
         "loans": loans_used(own, cases, roofs),
         "roofs": roofs.provenance() if roofs is not None else None,
@@ -224,6 +228,30 @@ def recorded_window(rows: Sequence[Row]) -> dict[str, Any] | None:
         return None
     best = min(windowed, key=lambda row: row["time_us"] / row["accepted"])
     return {"batch": best["batch"], "window": best["window"], "tried": sorted({row["window"] for row in windowed})}
+
+
+def window_choice(rows: Sequence[Row]) -> dict[str, Any] | None:
+    """Return what the model's choice among the windows that were timed costs over the fastest of them, at worst.
+
+    ``cost`` is a fraction of the fastest's time per token, in the case that ``chosen`` and ``fastest`` are windows of;
+    ``groups`` is how many cases had three windows or more. None where no case had, or nothing was timed.
+    """
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in _timed(rows):
+        if row["source"] != "predicted" and row.get("window") and row.get("predicted_us") and not predicts_bound(row):
+            key = tuple(row.get(name) for name in ("group_id", "method", "read_dtype", "options"))
+            groups.setdefault(key, []).append(row)
+    worst: dict[str, Any] | None = None
+    compared = [group for group in groups.values() if len({row["window"] for row in group}) >= MIN_WINDOWS]
+    for group in compared:
+        fastest = min(group, key=lambda row: row["time_us"] / row["accepted"])
+        chosen = min(group, key=lambda row: row["predicted_us"] / row["accepted"])
+        cost = chosen["time_us"] / chosen["accepted"] / (fastest["time_us"] / fastest["accepted"]) - 1
+        if worst is None or cost > worst["cost"]:
+            worst = {"cost": cost, "chosen": chosen["window"], "fastest": fastest["window"], "batch": chosen["batch"],
+                     "draft_len": chosen["draft_len"], "acceptance": chosen["acceptance"],
+                     "source": chosen["source"], "groups": len(compared)}  # fmt: skip
+    return worst
 
 
 def model_errors(rows: Sequence[Row]) -> dict[str, Any] | None:

@@ -15,7 +15,9 @@ from perfkit.roofline.roof import datasheet_roofs
 from perfkit.shape import Shape
 
 SUPER = Shape("mamba2", 128, 8, 64, 128)
-GPU = SimpleNamespace(key="h200", bandwidth_gb_s=4800.0, fp32_tflops=67.0, bf16_tflops=989.4, l2_mb=50.0, boost_clock_mhz=1980.0)
+GPU = SimpleNamespace(
+    key="h200", bandwidth_gb_s=4800.0, fp32_tflops=67.0, bf16_tflops=989.4, l2_mb=50.0, boost_clock_mhz=1980.0
+)
 ROOFS = datasheet_roofs("h200", 4800.0)
 STATE = 128 * 64 * 128 * 4  # bytes of one sequence's state in one layer
 

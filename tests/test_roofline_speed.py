@@ -18,7 +18,9 @@ from perfkit.roofline.roof import datasheet_roofs
 from perfkit.shape import Shape
 
 SUPER = Shape("mamba2", 128, 8, 64, 128)
-H200 = SimpleNamespace(key="h200-sxm", bandwidth_gb_s=4800.0, fp32_tflops=67.0, bf16_tflops=989.4, l2_mb=60.0, boost_clock_mhz=1980.0)
+H200 = SimpleNamespace(
+    key="h200-sxm", bandwidth_gb_s=4800.0, fp32_tflops=67.0, bf16_tflops=989.4, l2_mb=60.0, boost_clock_mhz=1980.0
+)
 MILLION = 1_000_000
 LOOSE_S = 2.0  # 0.2 s on an idle core; the bound is loose because test machines are busy
 

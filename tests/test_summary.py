@@ -12,7 +12,9 @@ from perfkit.roofline.roof import datasheet_roofs
 from perfkit.shape import Shape
 
 SUPER = Shape("mamba2", 128, 8, 64, 128)
-GPU = SimpleNamespace(key="h200", bandwidth_gb_s=4800.0, fp32_tflops=67.0, bf16_tflops=989.4, l2_mb=50.0, boost_clock_mhz=1980.0)
+GPU = SimpleNamespace(
+    key="h200", bandwidth_gb_s=4800.0, fp32_tflops=67.0, bf16_tflops=989.4, l2_mb=50.0, boost_clock_mhz=1980.0
+)
 ROOFS = datasheet_roofs("h200", 4800.0)
 FACTS = {"key": "h200", "name": "NVIDIA H200", "uuid": "GPU-1a2b3c4d-0000", "driver": "580.159", "sm_clock_mhz": 1980}
 #: Times on an H200 in microseconds, by batch: conventional, then replay at windows 8, 16, 32.
@@ -54,9 +56,27 @@ def test_the_lines_of_a_measured_sweep():
     assert lines[5] == "control   tuned conventional 559 us at B=256; default configuration 566 us"
     assert lines[6].startswith("best L    measured 16 of 8, 16, 32, exact model ")
     assert "Eq. 16 12.9 (would cost " in lines[6]
-    assert lines[7] == "roofs     datasheet, uncalibrated"
-    assert lines[8].startswith("model     median error ")
-    assert lines[9].startswith("break-even batch ")
+    assert lines[7] == "choice    the model's L is the fastest that was timed, in 3 cases"
+    assert lines[8] == "roofs     datasheet, uncalibrated"
+    assert lines[9].startswith("model     median error ")
+    assert lines[10].startswith("break-even batch ")
+
+
+def test_what_the_models_window_costs_is_measured():
+    made, table = rows()
+    for row in made:
+        if row["batch"] == 256 and row["window"] == 32:
+            row["time_us"] = 0.96 * min(r["time_us"] for r in made if r["batch"] == 256 and r["window"] == 16)
+    found = summary.window_choice(made)
+    assert found is not None
+    assert (found["chosen"], found["fastest"], found["batch"], found["groups"]) == (16, 32, 256, 3)
+    assert found["cost"] == pytest.approx(1 / 0.96 - 1)
+    line = next(line for line in text(made, table) if line.startswith("choice"))
+    assert line == ("choice    the model's L costs 4.2% at most over the fastest that was timed, in 3 cases "
+                    "(16 for 32 at B=256)")  # fmt: skip
+    # Two windows say nothing, nor does a prediction of itself.
+    assert summary.window_choice([row for row in made if row["window"] != 8]) is None
+    assert summary.window_choice([row | {"source": "predicted"} for row in made]) is None
 
 
 def test_break_even_lies_between_the_batches_that_lose_and_win():

@@ -33,7 +33,8 @@ def sweep(
         str, typer.Option("--gpu", metavar="auto|KEY", help="This machine's GPU, or one to predict for.")
     ] = "auto",
     preset: Annotated[
-        str | None, typer.Option("--preset", metavar="NAME|FILE", help="default, quick, verify, or a YAML file.")
+        str | None,
+        typer.Option("--preset", metavar="NAME|FILE", help="default, quick, verify, windows, or a YAML file."),
     ] = None,
     method: Annotated[
         str | None, typer.Option("--method", metavar="KEY,…|all|FILE.py:METHOD", help="The control is always there.")
@@ -83,6 +84,7 @@ def sweep(
         perfkit sweep --model nemotron-super --batch 64,256 --window 8..32:+8
         perfkit sweep --model path/to/config.json --gpu b200 --json
         perfkit sweep --model nemotron-super --preset verify
+        perfkit sweep --model nemotron-super --preset windows
         perfkit sweep --model nemotron-super --draft 4,8 --accepted 1,T-1,T,mean:3.5 --window 16,32
         perfkit sweep --model nemotron-super --tree 0,0,1,1,2,2,3 --method snapshot,stree,replay
         perfkit sweep --model nemotron-super --method my_kernel.py:METHOD --self-check
