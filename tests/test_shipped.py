@@ -284,3 +284,13 @@ def test_intervals_of_methods_without_a_fit_hold_the_verify_rows(name: str) -> N
             if row["time_us"] > bound * UNFITTED_FACTOR + UNFITTED_US:
                 beyond.add((row["family"], row["method"]))
     assert beyond == ({("kda", "replay")} if name == KIMI else set())
+
+
+def test_tails_are_of_single_steps() -> None:
+    """Where more than one step in a hundred flushes, the 99th percentile of single steps is a step that flushes."""
+    seen = 0
+    for row in load_measured():
+        if row["time_p99_us"] is not None and row["time_flush_us"] is not None and row["flush_phase"] == "aligned":
+            assert row["time_p99_us"] > 0.9 * row["time_flush_us"], row["case_id"]
+            seen += 1
+    assert seen >= 40
