@@ -5,6 +5,7 @@ from perfkit.plan.breakdown import Breakdown, breakdown
 from perfkit.plan.breakeven import BreakEven, break_even
 from perfkit.plan.drafts import Drafts, parse_drafts
 from perfkit.plan.flips import Flip, differs, flips
+from perfkit.plan.frames import Frames, frames
 from perfkit.plan.gpus import OnGpu, on_gpus
 from perfkit.plan.layer import Layer, LayerTimes, make_layer
 from perfkit.plan.pareto import Point, front, points, within_limit
@@ -22,6 +23,7 @@ __all__ = [
     "Breakdown",
     "Drafts",
     "Flip",
+    "Frames",
     "Layer",
     "LayerTimes",
     "OnGpu",
@@ -38,6 +40,7 @@ __all__ = [
     "differs",
     "engine_settings",
     "flips",
+    "frames",
     "front",
     "judge",
     "make_layer",

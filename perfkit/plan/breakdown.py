@@ -42,8 +42,7 @@ def breakdown(found: Answer) -> Breakdown | None:
     contexts = sorted({asked.context, *(FIRST << shift for shift in range(0, 9, 2) if FIRST << shift <= most)})
     steps: dict[int, dict[str, float]] = {}
     for context in contexts:
-        whole = block.step.step(plain.layer_us, plain.runs, context=context, routing=asked.routing,
-                                slowdown=asked.slowdown, comm_us=plain.terms["comm"] * 1e3)  # fmt: skip
+        whole = block.whole(plain.layer_us, plain.runs, context)
         steps[context] = {str(name): float(whole.terms[name]) / 1e3 for name in TERMS}
     tokens = float(block.step.crossover_tokens(plain.layer_us, plain.runs, slowdown=asked.slowdown))
     return Breakdown(plain.runs, steps, tokens if asked.model.n_attn_layers else None)

@@ -169,12 +169,13 @@ class Block:
         """[W] requests that run at once; 0 where none fits."""
         return np.minimum(self.question.concurrency, self.fits)
 
-    def whole(self, layer_us: Any, batch: Any) -> WholeStep:
-        """Return the step by term."""
+    def whole(self, layer_us: Any, batch: Any, context: Any = None) -> WholeStep:
+        """Return the step by term; ``context`` is the question's if None."""
         asked = self.question
         comm = comm_us(asked.model, asked.gpu, np.multiply(batch, self.draft_len), asked.tp)
-        return self.step.step(layer_us, batch, draft_len=self.draft_len, context=asked.context, routing=asked.routing,
-                              slowdown=asked.slowdown, comm_us=comm)  # fmt: skip
+        return self.step.step(layer_us, batch, draft_len=self.draft_len, routing=asked.routing,
+                              context=asked.context if context is None else context, slowdown=asked.slowdown,
+                              comm_us=comm)  # fmt: skip
 
     def step_us(self, batch: Any) -> Any:
         """Return the mean step of each window at a batch that broadcasts against them, in microseconds."""
