@@ -109,6 +109,21 @@ def test_one_row_flushes_or_does_not() -> None:
     assert one.p50[0] == pytest.approx(aligned.p50[0], rel=0.03)
 
 
+@pytest.mark.parametrize(("draft_len", "rates"), [(4, ".83,.8,.3"), (5, ".96,.37,.29,.14"), (3, ".68,.18")])
+@pytest.mark.parametrize("batch", [1, 64])
+def test_where_every_step_flushes_there_is_one_kind(draft_len: int, rates: str, batch: int) -> None:
+    """At L = T, whatever is accepted and however its probabilities round; beside a window with two kinds of step."""
+    times = layer("mamba2", "replay", draft_len, rates, windows=(draft_len, 32)).times(batch)
+    assert times.p50[0] == pytest.approx(times.us[0]) and times.p99[0] == pytest.approx(times.us[0])
+    assert times.p50[1] < times.p99[1]
+
+
+def test_the_slowest_step_is_never_faster_than_the_median() -> None:
+    """Of one request with a small state, a step that flushes is predicted to be no slower than one that does not."""
+    times = layer("gdn", "replay", 2, ".33", windows=(4, 8, 16, 32), state_dtype="bfloat16").times(1)
+    assert np.all(times.p50 <= times.p99)
+
+
 def test_methods_without_a_window_have_one_kind_of_step() -> None:
     for key, draft_len, acceptance in (("conventional", 1, None), ("snapshot", 4, ".9,.5,.2")):
         times = layer("gdn", key, draft_len, acceptance).times(64)

@@ -234,3 +234,12 @@ def test_without_a_window_the_step_before_is_all_there_is() -> None:
     assert (constant.h.tolist(), constant.probability.tolist()) == ([3], [1.0])
     with pytest.raises(InputError, match="sum to 1"):
         committed_chain(np.array([0.5, 0.6]))
+
+
+@pytest.mark.parametrize("rates", [".83,.8,.3", ".9,.42,.18", "1,1,1", ".88,.62,.40", ".7,.7,.7"])
+def test_a_window_of_t_flushes_at_exactly_every_step(rates: str) -> None:
+    pmf = acceptance_pmf(f"p:{rates}", 4)
+    assert verify_chain([4, 4], 4, pmf).flush_rate.tolist() == [1.0, 1.0]
+    assert verify_chain([4, 9], 4, pmf).flush_rate[1] < 1
+    assert committed_chain(pmf).flush_rate.tolist() == [0.0]
+    assert decode_chain([1, 4]).flush_rate.tolist() == [1.0, 0.25]

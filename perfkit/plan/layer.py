@@ -129,7 +129,7 @@ class Layer:
         p50, p99 = (
             np.asarray(self._predict(*_between(plain, folding, rows, count, self.roofs)).us) for count in (median, most)
         )
-        return LayerTimes(us, lo, hi, kernel_lo, kernel_hi, p50, np.maximum(p99, us))
+        return LayerTimes(us, lo, hi, kernel_lo, kernel_hi, p50, np.maximum(np.maximum(p99, us), p50))
 
     def _together(self, rows: Array) -> LayerTimes:
         shape = np.broadcast_shapes(rows.shape, self.chain.starts.shape)

@@ -64,8 +64,9 @@ class Chain:
 
     @property
     def flush_rate(self) -> FloatArray:
-        """Flushes per step: [windows]."""
-        return self.mean(self.flush)
+        """Flushes per step: [windows]; exactly 1 where every step flushes, as at L = T, and 0 where none does."""
+        every = np.minimum.reduceat(self.flush, self.starts)
+        return np.where(every, 1.0, np.minimum(self.mean(self.flush), 1.0))
 
     @property
     def steps_per_cycle(self) -> FloatArray:
