@@ -13,7 +13,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 from perfkit.kernels import lang
-from perfkit.kernels.interpreting import quicken
+from perfkit.kernels.interpreting import quicken, share_shapes
 
 
 @triton.jit
@@ -98,3 +98,62 @@ def test_dtypes_are_those_of_numpy() -> None:
             assert find(dtype) == find(tl.block_type(dtype, [2, 4])) == np.dtype(numpy)
     pointer = tl.pointer_type(tl.float32)
     assert find(pointer) == find(tl.block_type(pointer, [8])) == np.dtype(np.uint64)
+
+
+def test_values_of_one_shape_share_what_says_so() -> None:
+    one, other = (tl.block_type(tl.int32, [4, 2]) for _ in range(2))
+    assert one.shape is other.shape and one == other
+    assert str(one) == one.name == "<['4', '2'], int32>" and one.numel == 8
+    assert str(tl.block_type(tl.float16, [tl.constexpr(4), 2])) == "<['4', '2'], fp16>"
+    first, second = tl.tensor(None, one), tl.tensor(None, tl.block_type(tl.int8, [4, 2]))
+    assert first.shape is second.shape and [size.value for size in first.shape] == [4, 2]
+    assert (first.dtype, second.dtype, first.numel.value) == (tl.int32, tl.int8, 8)
+    scalar = tl.tensor(None, tl.int64)
+    assert (len(scalar.shape), scalar.numel.value, scalar.type) == (0, 1, tl.int64)
+    for shape in ([], [3]):  # what was refused is refused, each time
+        for _ in range(2):
+            with pytest.raises((TypeError, ValueError)):
+                tl.block_type(tl.int32, shape)
+
+
+def another_core(**changes: Any) -> Any:
+    """A module like the language's core, small, whose classes may look different."""
+
+    class Block:
+        def __init__(self, element_ty: Any, shape: Any) -> None:
+            self.element_ty, self.shape, self.numel = element_ty, tuple(shape), 8
+            self.name = f"<{self.shape}, {self.element_ty}>"
+
+        def __str__(self) -> str:
+            return str(self.name)
+
+        def is_block(self) -> bool:
+            return True
+
+        scalar = property(lambda self: self.element_ty)
+
+    class Scalar:
+        scalar = property(lambda self: self)
+
+        def is_block(self) -> bool:
+            return False
+
+    class Value:
+        def __init__(self, handle: Any, type: Any) -> None:
+            self.handle, self.type, self.dtype = handle, type, type.scalar
+            self.shape, self.numel = (type.shape, type.numel) if type.is_block() else ((), 1)
+            for name, value in changes.items():
+                setattr(self, name, value)
+
+    return types.SimpleNamespace(block_type=Block, tensor=Value, constexpr=tl.constexpr, int32=Scalar())
+
+
+def test_shapes_are_shared_only_where_values_look_as_expected() -> None:
+    core = another_core()
+    assert share_shapes(core)
+    assert core.block_type(core.int32, [4, 2]).shape is core.block_type(core.int32, [4, 2]).shape
+    core = another_core(layout="new")
+    before = core.block_type.__init__, core.tensor.__init__
+    assert not share_shapes(core)
+    assert (core.block_type.__init__, core.tensor.__init__) == before and "name" not in vars(core.block_type)
+    assert not share_shapes(types.SimpleNamespace())

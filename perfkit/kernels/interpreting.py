@@ -1,9 +1,10 @@
-"""Makes Triton's interpreter about twice as fast on small kernels, and changes nothing of what it computes.
+"""Makes Triton's interpreter two to three times as fast on small kernels, and changes nothing of what it computes.
 
-Two habits of it cost more than the arithmetic of small kernels. Each call of a device function replaces the language's
-functions anew, by looking through everything that the language has, although the launch around it has done so. And each
-operation builds a table of all dtypes to look one up. Here both are done once: a launch's first call with a language
-module replaces its functions, the others find that done.
+Three habits of it cost more than the arithmetic of small kernels. Each call of a device function replaces the
+language's functions anew, by looking through everything that the language has, although the launch around it has done
+so. Each operation builds a table of all dtypes to look one up. And each value wraps the numbers of its shape one by
+one, and writes out the name of its type, which nobody reads. Here these are done once: a launch's first call with a
+language module replaces its functions, the others find that done, and values of one shape share what says so.
 
 These are private parts of Triton, so they are taken as they are in the versions that perfkit supports; where one looks
 different, nothing is changed.
@@ -27,6 +28,7 @@ def quicken(interpreter: Any) -> bool:
         return False
     _replace_once_a_launch(interpreter)
     interpreter._get_np_dtype = _looked_up(interpreter.tl, interpreter._get_np_dtype)
+    share_shapes(interpreter.tl.core)
     interpreter._perfkit_quick = True
     return True
 
@@ -78,3 +80,52 @@ def _looked_up(tl: Any, find: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return kept[dtype]
 
     return np_dtype
+
+
+def share_shapes(core: Any) -> bool:
+    """Let values and block types of one shape share its wrapped numbers; returns whether they were as expected."""
+    if not all(hasattr(core, name) for name in ("block_type", "tensor", "constexpr", "int32")):
+        return False
+    block_type, tensor = core.block_type, core.tensor
+    of_type, of_value = block_type.__init__, tensor.__init__
+    if _parameters(of_type) != ["self", "element_ty", "shape"] or _parameters(of_value) != ["self", "handle", "type"]:
+        return False
+    types: dict[tuple[int, ...], tuple[Any, Any]] = {}
+    values: dict[tuple[int, ...], tuple[Any, Any]] = {}
+
+    def make_type(self: Any, element_ty: Any, shape: Any) -> None:
+        key = tuple(size.value if isinstance(size, core.constexpr) else size for size in shape)
+        if key not in types:
+            of_type(self, element_ty, shape)
+            types[key] = self.shape, self.numel
+            return
+        self.element_ty = element_ty
+        self.shape, self.numel = types[key]
+
+    def make_value(self: Any, handle: Any, type: Any) -> None:
+        key = tuple(type.shape) if type.is_block() else ()
+        if key not in values:
+            of_value(self, handle, type)
+            values[key] = self.shape, self.numel
+            return
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape, self.numel = values[key]
+
+    def made() -> list[tuple[Any, ...]]:
+        """Make types and values twice, since only the second shares, and show them."""
+        blocks = [block_type(core.int32, [4, 2]) for _ in range(2)]
+        tensors = [tensor(None, one) for one in (*blocks, core.int32, core.int32)]
+        return [_shown(one, one) for one in blocks] + [(*_shown(one, one.type), str(one.dtype)) for one in tensors]
+
+    plain = made()
+    block_type.__init__, tensor.__init__ = make_type, make_value
+    block_type.name = property(lambda self: f"<{self.shape}, {self.element_ty}>", lambda self, value: None)
+    if made() == plain:
+        return True
+    block_type.__init__, tensor.__init__ = of_type, of_value
+    del block_type.name
+    return False
+
+
+def _shown(value: Any, type: Any) -> tuple[Any, ...]:
+    return vars(value).keys() - {"name"}, str(value.shape), str(value.numel), str(type)
