@@ -197,6 +197,21 @@ def test_a_limit_is_kept_or_nothing_is_claimed() -> None:
     assert by_token.verdict == "change"
 
 
+def test_what_keeps_the_limit_is_run_though_what_breaks_it_gives_more() -> None:
+    """Replay decode alone keeps a step within 22 ms; snapshots at T = 3 give more tokens/s in steps of 46."""
+    found = answer(ask(gpu="b300", acceptance=RATES, sla_ms=22.0))
+    assert found.baseline is not None and found.gain is not None
+    assert found.gain.value < 1 and not found.baseline.within_sla
+    assert (found.verdict, found.chosen.key) == ("change", ("replay", 1))
+    assert found.chosen.within_sla and found.choice is found.first
+    assert advice(found).startswith(
+        "Run replay decode at L = 16: it keeps a p99 step within 22 ms, and the best without"
+    )
+    for limit in (5.0, 20.0, 22.0, 26.5, 40.0, 60.0):
+        other = answer(ask(gpu="b300", acceptance=RATES, sla_ms=limit))
+        assert other.chosen.within_sla == any(choice.within_sla for choice in other.table.choices)
+
+
 def test_unmeasured_kernels_are_no_proof() -> None:
     """Bounds are marked, and their gains count only where the doubt about both sides is cleared."""
     found = answer(ask(gpu="b300", acceptance=RATES))

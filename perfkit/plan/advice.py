@@ -6,15 +6,15 @@ from perfkit.plan.answer import STANDARD, Answer, ratio
 from perfkit.plan.question import Question
 from perfkit.plan.rows import Row
 from perfkit.plan.words import named, times
+from perfkit.progress import count
 
 
 def advice(found: Answer) -> str:
     """Return the sentence of an answer."""
     asked, best, base = found.table.question, found.best, found.baseline
     if found.verdict == "over the limit":
-        return (
-            f"Nothing keeps {limit(asked)} with {asked.concurrency:,} requests: the best, {named(best)}, {over(found)}."
-        )
+        return (f"Nothing keeps {limit(asked)} with {count(asked.concurrency, 'request')}: the best, {named(best)}, "
+                f"{_takes(asked, best)}.")  # fmt: skip
     if base is None or found.gain is None:
         return f"Run {named(best)}; nothing that engines do without it was compared."
     if found.verdict == "no change":
@@ -31,6 +31,9 @@ def advice(found: Answer) -> str:
     more = ""
     if plain is not None and plain is not base and plain.key != base.key:
         more = f", {ratio(best.spread, plain.spread).value:.2f}x those of conventional decode"
+    if not base.within_sla:
+        return (f"Run {named(best)}: it keeps {limit(asked)}, and the best without a replay buffer, {named(base)}, "
+                f"{_takes(asked, base)}; {times(found.gain)} its tokens/s{more}: {reason(best, base)}.")  # fmt: skip
     return f"Run {named(best)}: {times(found.gain)} the tokens/s of {named(base)}{more}: {reason(best, base)}."
 
 
@@ -51,10 +54,9 @@ def limit(asked: Question) -> str:
     return f"{what} within {asked.sla_ms:g} ms"
 
 
-def over(found: Answer) -> str:
-    """Return how far the best row is over the limit."""
-    best, on = found.best, found.table.question.sla_on
-    return f"takes {best.p99_ms if on == 'step' else best.token_ms:.1f} ms"
+def _takes(asked: Question, row: Row) -> str:
+    """Return what a row takes of what the limit is on."""
+    return f"takes {row.p99_ms if asked.sla_on == 'step' else row.token_ms:.1f} ms"
 
 
 def _standard(found: Answer, base: Row) -> str:

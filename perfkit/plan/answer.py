@@ -45,8 +45,9 @@ class Answer:
         first: the choice of most throughput that keeps the limit.
         standard: the best choice of the standard methods; None where none of them runs.
         gain: of ``first`` over ``standard``; None without one.
-        verdict: ``change``: the gain clears the doubt; ``no change``: it does not, or there is none; ``unproven``:
-            bytes promise one and the kernels of one side were never timed; ``over the limit``: nothing keeps it.
+        verdict: ``change``: the gain clears the doubt, or the limit is kept that ``standard`` breaks; ``no change``: it
+            does not, or there is none; ``unproven``: bytes promise one and the kernels of one side were never timed;
+            ``over the limit``: nothing keeps it.
     """
 
     table: Table
@@ -113,9 +114,13 @@ def ratio(over: Spread, under: Spread) -> Ratio:
 def _verdict(first: Choice, standard: Choice, gain: Ratio) -> Verdict:
     if not first.within_sla:
         return "over the limit"
-    if first is standard or gain.value < LEAST_GAIN:
+    if first is standard:
         return "no change"
-    if gain.lo > 1 or not standard.within_sla:
+    if not standard.within_sla:  # whatever it gives
+        return "unproven" if first.is_bound else "change"
+    if gain.value < LEAST_GAIN:
+        return "no change"
+    if gain.lo > 1:
         return "change"
     return "unproven" if first.is_bound or standard.is_bound else "no change"
 
