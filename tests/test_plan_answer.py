@@ -30,6 +30,7 @@ from perfkit.plan import (
 )
 from perfkit.plan.advice import advice
 from perfkit.plan.cautions import LEFT_OUT, warnings
+from perfkit.plan.comm import comm_us, link_gb_s
 from perfkit.profiles import load_gpu, load_model
 from perfkit.roofline import shipped_roofs
 
@@ -127,6 +128,24 @@ def test_tensor_parallelism_splits_layers_and_adds_all_reduces() -> None:
     assert one.terms["comm"] == 0 < two.terms["comm"]
     assert two.terms["ssm"] < 0.6 * one.terms["ssm"]
     assert two.request_bytes < 0.7 * one.request_bytes
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gb_s"),
+    [("a100-80-sxm", 300), ("a100-40-sxm", 300), ("h100-sxm", 450), ("h200-sxm", 450), ("gh200", 450), ("b200", 900),
+     ("b300", 900), ("a100-80-pcie", 32), ("h100-pcie", 64), ("h100-nvl", 64), ("a10g", 32), ("l4", 32), ("l40s", 32),
+     ("rtx-4090", 32), ("rtx-5090", 64)],
+)  # fmt: skip
+def test_links_in_one_direction(gpu: str, gb_s: float) -> None:
+    """Half of what NVIDIA states of both directions: NVLink 3 600, 4 900, 5 1,800; PCIe 4.0 x16 64, 5.0 x16 128."""
+    assert link_gb_s(load_gpu(gpu)) == gb_s
+
+
+def test_an_all_reduce_by_hand() -> None:
+    """Super on two B300: 88 layers, each 8 us and 2 (n - 1) / n = 1 times 256 rows of 4,096 BF16 over 900 GB/s."""
+    super_, gpu = load_model("nemotron-super"), load_gpu("b300")
+    assert comm_us(super_, gpu, 256, 2) == pytest.approx(88 * (8 + 256 * 4096 * 2 / 900e3))
+    assert comm_us(super_, gpu, 256, 1) == 0
 
 
 # --- the answer

@@ -21,7 +21,8 @@ ELEMENT_BYTES = 2
 NVLINK_GB_S = MappingProxyType({"8.0": 300.0, "9.0": 450.0, "10.0": 900.0, "10.3": 900.0})
 #: PCIe 4.0 x16 and 5.0 x16, of the others.
 PCIE_GB_S = MappingProxyType({"8": 32.0, "9": 64.0, "10": 64.0, "12": 64.0})
-_NO_NVLINK = ("pcie", "nvl", "l4", "rtx", "a10")
+#: Boards of those generations without it, or with bridges between pairs alone.
+_NO_NVLINK = ("pcie", "nvl")
 
 
 def link_gb_s(gpu: Gpu) -> float:
