@@ -29,7 +29,7 @@ from perfkit.plan import (
     within_limit,
 )
 from perfkit.plan.advice import advice
-from perfkit.plan.cautions import LEFT_OUT, warnings
+from perfkit.plan.cautions import LEFT_OUT, not_in_doubt, warnings
 from perfkit.plan.comm import comm_us, link_gb_s
 from perfkit.profiles import load_gpu, load_model
 from perfkit.roofline import shipped_roofs
@@ -257,6 +257,34 @@ def test_whose_kernels() -> None:
     assert snapshot.basis == "fitted"  # published of a B300
     with pytest.raises(InputError, match="nothing is known of such kernels"):
         compare(ask(impls=("nobody",)))
+
+
+def test_others_kernels_without_a_time_are_not_for_our_sweep_to_time() -> None:
+    found = answer(ask(impls=("vllm",)))
+    assert (found.verdict, found.best.basis, found.best.method) == ("unproven", "bound", "replay")
+    text = advice(found)
+    assert "no time is published of vllm's kernels of replay at T = 1" in text and "perfkit sweep" not in text
+    assert "--impl vllm,ours takes ours there" in text
+    assert {row.impl for row in compare(ask(impls=("vllm", "ours"))).rows()} == {"vllm", "ours"}
+    assert any("no time is known of vllm's kernels of mamba2 replay decode" in line for line in warnings(found))
+
+
+def test_batches_beyond_those_timed_are_named_once() -> None:
+    """Verify kernels were timed at B = 256 alone; here four rows of two methods run fewer, each another number."""
+    found = answer(ask("qwen3.5-27b", acceptance=".9,.8", concurrency=1000))
+    ran = sorted(row.runs for row in found.table.rows() if row.draft_len > 1)
+    lines = [line for line in warnings(found) if line.startswith("extrapolated")]
+    assert lines == [f"extrapolated: replay verify, snapshot verify were timed at batch 256 alone, not at {ran[0]} to "
+                     f"{ran[-1]}"]  # fmt: skip
+
+
+def test_drafts_without_draft_layers_cost_what_the_engine_takes() -> None:
+    estimate, none = (answer(ask("codestral-mamba", acceptance=".8", overheads=name)) for name in ("vllm", "none"))
+    assert estimate.best.terms["draft"] == pytest.approx(0.12) and none.best.terms["draft"] == 0
+    assert any("taken to cost 120 us each" in line for line in warnings(estimate))
+    assert any("taken to cost nothing" in line for line in warnings(none))
+    for found in (estimate, none):
+        assert "taken to reach their roofs" in not_in_doubt(found)
 
 
 def test_families_that_were_never_timed_borrow_and_say_so() -> None:

@@ -7,6 +7,7 @@ from perfkit.plan.question import Question
 from perfkit.plan.rows import Row
 from perfkit.plan.words import named, times
 from perfkit.progress import count
+from perfkit.roofline.efficiency import OURS
 
 
 def advice(found: Answer) -> str:
@@ -23,10 +24,8 @@ def advice(found: Answer) -> str:
         return (f"Change nothing: {named(best)} would give {times(found.gain)} the tokens/s of {named(base)}, which "
                 "does not clear what is not known of their kernels.")  # fmt: skip
     if found.verdict == "unproven":
-        unknown = best if best.is_bound else base
         return (f"Measure before changing: by bytes {named(best)} gives {times(found.gain)} the tokens/s of "
-                f"{named(base)}, but the kernels of {unknown.method} at T = {unknown.draft_len} were never timed "
-                f"({_sweep(asked, best)}).")  # fmt: skip
+                f"{named(base)}, but {_unknown(asked, best if best.is_bound else base)}.")  # fmt: skip
     plain = found.plain
     more = ""
     if plain is not None and plain is not base and plain.key != base.key:
@@ -78,6 +77,12 @@ def _runner_up(found: Answer) -> str:
     return f"; {named(row)} would give {times(ratio(row.spread, base.spread))} its tokens/s"
 
 
-def _sweep(asked: Question, row: Row) -> str:
+def _unknown(asked: Question, row: Row) -> str:
+    """Return whose kernels of a row no time is known of, and what would give one."""
+    what = f"{row.method} at T = {row.draft_len}"
+    if OURS not in asked.impls:  # a sweep here times ours
+        return (f"no time is published of {' or '.join(asked.impls)}'s kernels of {what} (--impl "
+                f"{','.join((*asked.impls, OURS))} takes ours there)")  # fmt: skip
     draft = f" --draft {row.draft_len}" if row.draft_len > 1 else ""
-    return f"perfkit sweep --model {asked.model.key}{draft} on a {asked.gpu.key}"
+    sweep = f"perfkit sweep --model {asked.model.key}{draft} on a {asked.gpu.key}"
+    return f"the kernels of {what} were never timed ({sweep})"

@@ -25,8 +25,10 @@ LEFT_OUT = (
 def not_in_doubt(found: Answer) -> str:
     """Return what the ± of a table does not hold."""
     asked = found.table.question
-    parts = ["acceptance", "the engine's own time" if asked.overheads.step_us or asked.overheads.row_us else
-             "an engine's own time, taken as 0", "drafting beyond its weights" if asked.drafts.lengths[-1] > 1 else "",
+    own = asked.overheads.step_us or asked.overheads.row_us
+    parts = ["acceptance", "matrix products and attention, which are taken to reach their roofs",
+             "the engine's own time" if own else "an engine's own time, taken as 0",
+             "drafting beyond its weights" if asked.drafts.lengths[-1] > 1 else "",
              "all-reduces (estimated)" if asked.tp > 1 else "", "a power cap (--slowdown)"]  # fmt: skip
     return ", ".join(part for part in parts if part)
 
@@ -45,14 +47,15 @@ def _basis(found: Answer) -> Iterator[str]:
     if not asked.roofs.calibrated:
         yield f"uncalibrated: the roofs of {asked.gpu.key} are its datasheet's, not measured (perfkit roofline)"
     for (basis, impl, source), names in seen.items():
-        whose = f"{impl}'s kernels of" if impl not in ("", OURS) else "kernels of"
+        owner = impl or (" or ".join(asked.impls) if OURS not in asked.impls else OURS)
+        whose = f"{owner}'s kernels of" if owner != OURS else "kernels of"
         what = f"{whose} {asked.model.family} {', '.join(sorted(names))}"
         if basis == "carried":
             yield f"{what} were timed on {source} alone: carried over to {asked.gpu.key}"
         elif basis == "lent":
             yield f"{what} were never timed: predicted by those of {source}"
         elif basis == "bound":
-            yield f"of {what} no time is known: ≤ is what their bytes allow, no prediction"
+            yield f"no time is known of {what}: ≤ is what their bytes allow, no prediction"
     yield from _extrapolated(found)
     others = [dtype(state) for state in asked.state_dtypes if state != TIMED_STATE]
     if others and any(choice.block.kernels.basis != "bound" for choice in found.table.choices):
@@ -60,17 +63,23 @@ def _basis(found: Answer) -> Iterator[str]:
 
 
 def _extrapolated(found: Answer) -> Iterator[str]:
-    """Say which rows are at a batch that their kernels were not timed at."""
-    seen: dict[tuple[str, int], set[str]] = {}
+    """Say which methods run at batches that their kernels were not timed at."""
+    timed: dict[str, str] = {}
+    beyond: dict[str, set[int]] = {}
     for choice in found.table.choices:
         known, runs = choice.block.kernels.efficiency, int(choice.block.runs[choice.at])
         if known is None or known.covers(runs):
             continue
         low, high = known.batches[0], known.batches[-1]
-        timed = f"batches {low} to {high}" if low != high else f"batch {low} alone"
-        seen.setdefault((timed, runs), set()).add(f"{choice.method} {'verify' if choice.draft_len > 1 else 'decode'}")
-    for (timed, runs), names in seen.items():
-        yield f"extrapolated: {', '.join(sorted(names))} was timed at {timed}, not at {runs:,}"
+        name = f"{choice.method} {'verify' if choice.draft_len > 1 else 'decode'}"
+        timed[name] = f"batches {low} to {high}" if low != high else f"batch {low} alone"
+        beyond.setdefault(name, set()).add(runs)
+    for batches in dict.fromkeys(timed.values()):
+        names = sorted(name for name, one in timed.items() if one == batches)
+        ran = sorted(set[int]().union(*(beyond[name] for name in names)))
+        span = f"{ran[0]:,}" if len(ran) == 1 else f"{ran[0]:,} to {ran[-1]:,}"
+        were = "was" if len(names) == 1 else "were"
+        yield f"extrapolated: {', '.join(names)} {were} timed at {batches}, not at {span}"
 
 
 def _state(found: Answer) -> Iterator[str]:
@@ -107,8 +116,9 @@ def _load(found: Answer) -> Iterator[str]:
                "on counts that were published of a B300")  # fmt: skip
     drafts = asked.drafts.lengths[-1] > 1
     if drafts and not asked.drafter:
-        yield (f"{asked.model.key} has no draft layers of its own: drafts are taken to cost nothing, and their "
-               "memory is not counted")  # fmt: skip
+        cost = f"{asked.overheads.pass_us:g} us each" if asked.overheads.pass_us else "nothing"
+        yield (f"{asked.model.key} has no draft layers of its own: drafts are taken to cost {cost}, and their memory "
+               "is not counted")  # fmt: skip
     if asked.tp > 1:
         yield "all-reduces are estimated from the datasheet's links and 8 us each; measure them"
 
