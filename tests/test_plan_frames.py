@@ -2,82 +2,61 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from perfkit.plan import Answer, Frames, answer, breakdown, frames, make_question, parse_drafts
-from perfkit.profiles import load_gpu, load_model
-from perfkit.roofline import TERMS, shipped_roofs
+from perfkit.plan import breakdown, frames
+from perfkit.roofline import TERMS
+from tests.plandata import found, made
 
 
-def ask(
-    model: str = "nemotron-super", gpu: str = "b300", acceptance: str | None = ".88,.62,.40", **given: Any
-) -> Answer:
-    profile = load_gpu(gpu)
-    given.setdefault("concurrency", 256)
-    return answer(make_question(load_model(model), profile, shipped_roofs(profile), drafts=parse_drafts(acceptance),
-                                **given))  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def found() -> Answer:
-    return ask()
-
-
-@pytest.fixture(scope="module")
-def made(found: Answer) -> Frames:
-    return frames(found, found.table.question.but(state_dtypes=("float32", "float16")))
-
-
-def test_rows_are_those_of_the_table(found: Answer, made: Frames) -> None:
-    assert list(made.rows["tokens_per_s"]) == [row.tokens_per_s for row in found.table.rows()]
-    assert list(made.rows["chosen"]) == [row == found.chosen for row in found.table.rows()]
-    for frame in (made.rows, made.front, made.capacity, made.context):
+def test_rows_are_those_of_the_table() -> None:
+    assert list(made().rows["tokens_per_s"]) == [row.tokens_per_s for row in found().table.rows()]
+    assert list(made().rows["chosen"]) == [row == found().chosen for row in found().table.rows()]
+    for frame in (made().rows, made().front, made().capacity, made().context):
         assert set(frame["source"]) == {"predicted"} and set(frame["gpu"]) == {"b300"}
 
 
-def test_no_point_of_its_precision_beats_one_on_the_front(found: Answer, made: Frames) -> None:
-    for _, part in made.front.groupby("state_dtype"):
+def test_no_point_of_its_precision_beats_one_on_the_front() -> None:
+    for _, part in made().front.groupby("state_dtype"):
         for point in part.itertuples():
             beaten = part[part["tokens_per_s"].gt(point.tokens_per_s)
                           & part["user_tokens_per_s"].gt(point.user_tokens_per_s)]  # fmt: skip
             assert not point.on_front or beaten.empty
         assert part["on_front"].any()
-    (chosen,) = made.front[made.front["chosen"]].itertuples()
-    assert chosen.tokens_per_s == pytest.approx(found.chosen.tokens_per_s)
-    assert (chosen.batch, chosen.state_dtype) == (found.chosen.runs, "float32")
+    (chosen,) = made().front[made().front["chosen"]].itertuples()
+    assert chosen.tokens_per_s == pytest.approx(found().chosen.tokens_per_s)
+    assert (chosen.batch, chosen.state_dtype) == (found().chosen.runs, "float32")
 
 
-def test_capacity_at_the_load_asked_for_is_the_table(found: Answer, made: Frames) -> None:
-    here = made.capacity[made.capacity["asked"]]
+def test_capacity_at_the_load_asked_for_is_the_table() -> None:
+    here = made().capacity[made().capacity["asked"]]
     for name in ("tokens_per_s", "tokens_per_s_lo", "together_tokens_per_s", "fits", "runs", "waves"):
-        assert here[name].tolist() == made.rows[name].tolist(), name
-    over = made.capacity
+        assert here[name].tolist() == made().rows[name].tolist(), name
+    over = made().capacity
     assert (over["runs"] == over[["concurrency", "fits"]].min(axis=1)).all()
     assert (over["waits"] == over["concurrency"] - over["runs"]).all()
     assert (over["waves"] == -(-over["concurrency"] // over["fits"])).all()
     assert (over.groupby(["method", "draft_len"])["waves"].max() > 1).all()  # each line goes past what fits
 
 
-def test_terms_over_the_context_are_those_of_the_step(found: Answer, made: Frames) -> None:
-    plain = breakdown(found)
+def test_terms_over_the_context_are_those_of_the_step() -> None:
+    plain = breakdown(found())
     assert plain is not None
-    drawn = made.context[made.context["method"].eq("conventional")].set_index("context")
+    drawn = made().context[made().context["method"].eq("conventional")].set_index("context")
     for context, step in plain.steps.items():
         for name in TERMS:
             assert drawn.loc[context, f"term_{name}_ms"] == pytest.approx(step[name]), (context, name)
     assert drawn["crossover_tokens"].iloc[0] == pytest.approx(plain.crossover)
-    (chosen,) = made.context[made.context["chosen"] & made.context["asked"]].to_dict("records")
+    (chosen,) = made().context[made().context["chosen"] & made().context["asked"]].to_dict("records")
     for name in TERMS:
-        assert chosen[f"term_{name}_ms"] == pytest.approx(found.chosen.terms[name])
+        assert chosen[f"term_{name}_ms"] == pytest.approx(found().chosen.terms[name])
     assert chosen["term_ssm_lo_ms"] < chosen["term_ssm_ms"] < chosen["term_ssm_hi_ms"]
-    longest = made.context.groupby("method")["context"].max()
+    longest = made().context.groupby("method")["context"].max()
     assert set(longest) == {262144}
 
 
 def test_the_best_of_the_others_stands_beside_a_conventional_answer() -> None:
-    few = ask("kimi-linear", "h200-sxm", None, concurrency=8)
+    few = found("kimi-linear", "h200-sxm", None, concurrency=8)
     data = frames(few).context
     assert few.chosen.method == "conventional"
     assert data.drop_duplicates("method")[["method", "chosen"]].values.tolist() == [

@@ -89,7 +89,7 @@ def _capacity(found: Answer) -> Iterator[dict[str, Any]]:
     for choice in found.table.choices:
         fits = int(choice.block.fits[choice.at])
         full = [fits * wave + more for wave in range(1, WAVES) for more in (0, 1) if fits * wave + more <= most]
-        for load in sorted({*powers, asked.concurrency, *full}):
+        for load in sorted({*powers, asked.concurrency, *full, most}):
             data = row_data(replace(choice.block, question=asked.but(concurrency=load)).row(choice.at))
             yield {
                 "concurrency": load, "asked": load == asked.concurrency, "chosen": choice is found.choice,

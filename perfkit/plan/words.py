@@ -16,11 +16,16 @@ def dtype(name: str) -> str:
 
 def named(row: Row) -> str:
     """Return a row's choice: ``replay at T = 4, L = 16``; of decode without T."""
-    parts = [f"T = {row.draft_len}"] if row.draft_len > 1 else []
-    parts += [f"L = {row.window}"] if row.window is not None else []
-    if row.method == "conventional":
+    return choice(row.method, row.draft_len, row.window)
+
+
+def choice(method: str, draft_len: int, window: int | None = None) -> str:
+    """Return a choice as :func:`named` does."""
+    parts = [f"T = {draft_len}"] if draft_len > 1 else []
+    parts += [f"L = {window}"] if window is not None else []
+    if method == "conventional":
         return "conventional decode"
-    return f"{row.method} {'decode ' if row.draft_len == 1 else ''}at {', '.join(parts)}" if parts else row.method
+    return f"{method} {'decode ' if draft_len == 1 else ''}at {', '.join(parts)}" if parts else method
 
 
 def short(row: Row) -> str:

@@ -20,6 +20,9 @@ from perfkit.reports.figures.batch_speedup import batch_speedup
 from perfkit.reports.figures.batch_time import batch_time
 from perfkit.reports.figures.model_error import model_error
 from perfkit.reports.figures.paper_table import paper_table
+from perfkit.reports.figures.plan_capacity import plan_capacity
+from perfkit.reports.figures.plan_context import plan_context
+from perfkit.reports.figures.plan_front import plan_front
 from perfkit.reports.figures.precision import precision
 from perfkit.reports.figures.roofline import roofline
 from perfkit.reports.figures.tail_latency import tail_latency
@@ -45,17 +48,27 @@ FIGURES: tuple[tuple[str, Callable[[pd.DataFrame], go.Figure]], ...] = (
     ("model-error", model_error),
     ("paper-table", paper_table),
 )
+#: Figures of a plan in the order of its page; each takes the frame of its name (:class:`perfkit.plan.Frames`).
+PLAN_FIGURES: tuple[tuple[str, Callable[[pd.DataFrame], go.Figure]], ...] = (
+    ("plan-front", plan_front),
+    ("plan-capacity", plan_capacity),
+    ("plan-context", plan_context),
+)
 #: Figures that set workloads of one model and GPU beside each other, so they need the rows of all of them at once.
 ACROSS_WORKLOADS = frozenset({"verify-bands", "tail-latency", "precision", "model-error", "paper-table"})
 
 __all__ = [
     "ACROSS_WORKLOADS",
     "FIGURES",
+    "PLAN_FIGURES",
     "batch_roof",
     "batch_speedup",
     "batch_time",
     "model_error",
     "paper_table",
+    "plan_capacity",
+    "plan_context",
+    "plan_front",
     "precision",
     "roofline",
     "tail_latency",
