@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +34,7 @@ from perfkit.plan.advice import advice
 from perfkit.plan.cautions import LEFT_OUT, not_in_doubt, warnings
 from perfkit.plan.comm import comm_us, link_gb_s
 from perfkit.profiles import load_gpu, load_model
+from perfkit.profiles.loader import GPUS
 from perfkit.roofline import shipped_roofs
 
 RATES = ".88,.62,.40"
@@ -362,6 +365,29 @@ def test_other_gpus() -> None:
     faster, slower = found["b300"].answer, found["h200-sxm"].answer
     assert faster is not None and slower is not None
     assert faster.best.tokens_per_s > slower.best.tokens_per_s
+
+
+def test_a_gpu_that_does_not_ship(tmp_path: Path) -> None:
+    """An H200 of twice the bandwidth: our kernels and others' are carried over, and it stands beside others."""
+    text = (
+        (GPUS / "h200-sxm.yaml").read_text().replace("key: h200-sxm", "key: own").replace("value: 4800", "value: 9600")
+    )
+    text = re.sub(r"aliases: .*|nvml_names: .*", lambda found: found[0].split(":")[0] + ": []", text)
+    (tmp_path / "own.yaml").write_text(text)
+    own, h200 = load_gpu(str(tmp_path / "own.yaml")), load_gpu("h200-sxm")
+    for impls in (("ours",), ("vllm", "replayssm")):
+        asked = ask("nemotron-nano", impls=impls).but(gpu=own, roofs=shipped_roofs(own))
+        for row in compare(asked).rows():
+            assert row.basis == "carried"
+        layers = {block.method.key: block.layer for block in compare(asked).blocks}
+        here = {block.method.key: block.layer for block in compare(ask("nemotron-nano", impls=impls)).blocks}
+        for key, one in layers.items():
+            assert one.efficiency is not None and here[key].efficiency is not None
+            # What is not memory's stays as long where bytes take half the time.
+            assert one.efficiency.efficiency < here[key].efficiency.efficiency
+    found = on_gpus(asked, ["own", str(tmp_path / "own.yaml"), "h200"])
+    assert [one.gpu for one in found] == [own, h200]
+    assert all(one.answer is not None for one in found)
 
 
 def test_settings_of_an_engine() -> None:

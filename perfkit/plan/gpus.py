@@ -34,9 +34,10 @@ def on_gpus(question: Question, keys: Sequence[str]) -> list[OnGpu]:
         InputError: an unknown GPU.
     """
     found = []
-    for gpu in dict.fromkeys(load_gpu(key).key for key in keys):
-        profile = load_gpu(gpu)
-        memory = question.memory_gb if gpu == question.gpu.key else None  # what was stated is of that GPU
+    own = question.gpu  # a profile of its own may be known by no key
+    profiles = [own if key == own.key else load_gpu(key) for key in keys]
+    for profile in {one.key: one for one in profiles}.values():
+        memory = question.memory_gb if profile.key == own.key else None  # what was stated is of that GPU
         try:
             there = question.but(gpu=profile, roofs=roofs_for(profile), memory_gb=memory)
             found.append(OnGpu(profile, answer(there)))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
+from perfkit.profiles import Gpu
 from perfkit.roofline import Efficiency, efficiency_for
 from perfkit.roofline.efficiency import OURS, PARAMETERS
 
@@ -38,7 +39,7 @@ class Kernels:
         return cls(basis, efficiency, impl, source, numbers)
 
 
-def kernels_of(family: str, method: str, phase: str, gpu: str, impls: tuple[str, ...]) -> Kernels:
+def kernels_of(family: str, method: str, phase: str, gpu: Gpu, impls: tuple[str, ...]) -> Kernels:
     """Return the kernels of the first of ``impls`` of which something is known.
 
     Raises:
@@ -48,21 +49,21 @@ def kernels_of(family: str, method: str, phase: str, gpu: str, impls: tuple[str,
     return next((one for one in found if one.basis != "bound"), found[0])
 
 
-def _known(family: str, method: str, phase: str, gpu: str, impl: str) -> Kernels:
+def _known(family: str, method: str, phase: str, gpu: Gpu, impl: str) -> Kernels:
     efficiency = efficiency_for(family, method, phase, gpu, impl)
     if efficiency is None:
         return Kernels("bound")
     if efficiency.lender is not None:
         return Kernels.of("lent", efficiency, impl, efficiency.lender)
     timed_on = efficiency.gpu if impl == OURS else _timed_on(family, method, phase, gpu, impl)
-    return Kernels.of("fitted" if timed_on == gpu else "carried", efficiency, impl, timed_on)
+    return Kernels.of("fitted" if timed_on == gpu.key else "carried", efficiency, impl, timed_on)
 
 
 @lru_cache(maxsize=64)
-def _timed_on(family: str, method: str, phase: str, gpu: str, impl: str) -> str:
+def _timed_on(family: str, method: str, phase: str, gpu: Gpu, impl: str) -> str:
     """Return the GPU that others' kernels were timed on: fits that are carried over bear the name of the new one."""
     from perfkit.roofline.implementations import load_implementations
 
     same = (entry for entry in load_implementations(impl, gpu)
             if (entry["family"], entry["method"], entry["phase"]) == (family, method, phase))  # fmt: skip
-    return str(next(same).get("carried_from", gpu))
+    return str(next(same).get("carried_from", gpu.key))

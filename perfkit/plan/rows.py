@@ -402,7 +402,7 @@ def _block(
         for window in windows
     ]  # fmt: skip
     totals = np.array([one.total for one in memory], dtype=np.int64)
-    kernels = kernels_of(question.model.family, method.key, method.phase, question.gpu.key, question.impls)
+    kernels = kernels_of(question.model.family, method.key, method.phase, question.gpu, question.impls)
     layer = _layer(
         question.part.shape, question.gpu, question.roofs, method, draft_len, windows if method.windowed else None,
         tuple(question.drafts.rates[: draft_len - 1]), state_dtype, question.input_dtype,

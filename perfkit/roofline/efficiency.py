@@ -34,11 +34,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from perfkit.roofline.occupancy import Resources, carried_efficiency
+
+if TYPE_CHECKING:
+    from perfkit.profiles import Gpu
 
 #: Name of each parameter: the value without effect, where a fit starts, and what it may be.
 PARAMETERS: Mapping[str, tuple[float, float, tuple[float, float]]] = {
@@ -235,39 +238,42 @@ def _read(folder: Path, stamp: object) -> tuple[tuple[Efficiency, ...], float]:
     return tuple(map(from_entry, load_efficiency(folder))), load_loan(folder)["width"]
 
 
-def efficiency_for(family: str, method: str, phase: str, gpu: str | None = None, impl: str = OURS) -> Efficiency | None:
+def efficiency_for(
+    family: str, method: str, phase: str, gpu: str | Gpu | None = None, impl: str = OURS
+) -> Efficiency | None:
     """Return what is known of a method's kernels: on that GPU, else carried over to it, else a loan (:func:`borrowed`).
 
-    None for a method that was timed in no family, and for one of somebody else's that was never published. Without a
-    GPU it is that of the first GPU that the method was timed on.
+    None for a method that was timed in no family, and for one of somebody else's that was never published. A GPU is a
+    key or a profile, which need not be one that ships; without one it is the first that the method was timed on.
 
     Raises:
         InputError: an implementation that nothing is known of.
     """
+    key = gpu if gpu is None or isinstance(gpu, str) else gpu.key
     fits = known() if impl == OURS else _others(impl, gpu)
     same = [one for one in fits if (one.family, one.method, one.phase) == (family, method, phase)]
-    found = next((one for one in same if one.gpu == gpu), same[0] if same else None)
+    found = next((one for one in same if one.gpu == key), same[0] if same else None)
     if found is None and impl == OURS:
         found = borrowed(family, method, phase, fits, loan_width())
-    return found if found is None or gpu in (None, found.gpu) else carried(found, str(gpu))
+    return found if found is None or gpu is None or key == found.gpu else carried(found, gpu)
 
 
-def carried(found: Efficiency, gpu: str) -> Efficiency:
+def carried(found: Efficiency, gpu: str | Gpu) -> Efficiency:
     """Return a fit carried over to a GPU (:mod:`perfkit.roofline.occupancy`); as it is, if that has no profile."""
     from perfkit.errors import InputError
     from perfkit.profiles import load_gpu
 
     try:
-        here, there = load_gpu(found.gpu), load_gpu(gpu)
+        here, there = load_gpu(found.gpu), load_gpu(gpu) if isinstance(gpu, str) else gpu
     except InputError:
         return found
     share = carried_efficiency(found.efficiency, here, there, found.kernel)
     width = math.expm1(math.hypot(math.log1p(found.width), math.log1p(CARRIED_WIDTH)))
-    return replace(found, efficiency=share, width=width, carried_to=gpu)
+    return replace(found, efficiency=share, width=width, carried_to=there.key)
 
 
 @lru_cache(maxsize=32)
-def _others(impl: str, gpu: str | None) -> tuple[Efficiency, ...]:
+def _others(impl: str, gpu: str | Gpu | None) -> tuple[Efficiency, ...]:
     from perfkit.roofline.implementations import load_implementations
 
     return tuple(map(from_entry, load_implementations(impl, gpu)))

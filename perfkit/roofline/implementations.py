@@ -130,13 +130,13 @@ def carried_over(known: Bound, gpu: Gpu) -> float:
     return body / (body + rest)
 
 
-def load_implementations(impl: str | None = None, gpu: str | None = None) -> tuple[dict[str, Any], ...]:
+def load_implementations(impl: str | None = None, gpu: str | Gpu | None = None) -> tuple[dict[str, Any], ...]:
     """Return the fits of others' kernels, in the form of :func:`perfkit.profiles.load_efficiency`, each with ``impl``.
 
     Args:
         impl: whose; everybody's if None. ``ours`` has none here: ours ship in ``measured/``.
-        gpu: key or alias of the GPU that they are wanted for. What was never timed there is carried over from another
-            GPU, with at least :data:`ONE_NUMBER_WIDTH`; if None, each fit is of the GPU of its figures.
+        gpu: profile, key or alias of the GPU that they are wanted for. What was never timed there is carried over from
+            another GPU, with at least :data:`ONE_NUMBER_WIDTH`; if None, each fit is of the GPU of its figures.
 
     Raises:
         InputError: no such implementation or GPU, or a file that is refused.
@@ -148,7 +148,7 @@ def load_implementations(impl: str | None = None, gpu: str | None = None) -> tup
         if impl in (None, timed.impl):
             family = load_model(timed.model).family
             groups.setdefault((timed.impl, family, timed.method, timed.phase, timed.gpu), []).append(bound(timed))
-    wanted = None if gpu is None else load_gpu(gpu)
+    wanted = load_gpu(gpu) if isinstance(gpu, str) else gpu
     if wanted is None:
         return tuple(_fit(key, known) for key, known in groups.items())
     best: dict[tuple[str, ...], dict[str, Any]] = {}
