@@ -37,6 +37,18 @@ def test_shipped_rows_are_fitted_and_nothing_is_saved(
     assert not (tmp_path / "own").exists()
 
 
+def test_every_fitted_parameter_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    assert main(["fit", "--show"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split("  ")[0] == "fitted on h200-sxm"
+    for entry in load_efficiency():
+        line = next(line for line in lines if line.startswith(f"{entry['family']} {entry['method']} {entry['phase']} "))
+        for name, item in entry["parameters"].items():
+            if item["lo"] < item["hi"] and item["value"] > 0:
+                assert f"{item['value']:.3g} [" in line, name
+
+
 def test_ones_own_run_is_saved_and_goes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,8 +32,9 @@ def fit(
 ) -> int:
     """Fit what kernels reach, and show how well that predicts.
 
-    Two or three parameters a method with their 95 % intervals: what a step waits for beyond its bytes, the share of the
-    roof that it reaches, instructions over the ideal mix. Then every row as it is predicted without its model's rows of
+    Two to four parameters a method with their 95 % intervals: what a step waits for beyond its bytes, what each tile of
+    records adds, the share of the roof that it reaches, instructions over the ideal mix, what a step that flushes takes
+    over the rest. Then every row as it is predicted without its model's rows of
     the method: errors, the share inside the 90 % interval, and the ten that are worst.
 
     Fits to your own runs are saved beside your own roofs ($PERFKIT_ROOFS, else perfkit/roofs under $XDG_DATA_HOME or
@@ -115,9 +116,10 @@ def _print(found: Refit, file: Path | None) -> None:
             n = len(found.timed.observations[one.family, one.method, one.phase, one.gpu])
             wait = "walk_us" if one.walk_us else "overhead_us"
             lines.append((f"{one.family} {one.method} {one.phase}", n, _shown(one, wait),
-                          *(_shown(one, name) for name in ("efficiency", "arithmetic", "flush")),
+                          *(_shown(one, name) for name in ("record_share", "efficiency", "arithmetic", "flush")),
                           f"±{one.width:.0%}"))  # fmt: skip
-        print_table((f"fitted on {gpu}", "rows", "waits µs", "efficiency", "arithmetic", "flush", "interval"), lines)
+        print_table((f"fitted on {gpu}", "rows", "waits µs", "a tile of records", "efficiency", "arithmetic", "flush",
+                     "interval"), lines)  # fmt: skip
     print("\n".join(_said(found)))
     if found.worst:
         print_table(
