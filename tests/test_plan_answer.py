@@ -396,7 +396,11 @@ def test_settings_of_an_engine() -> None:
     assert engine_settings(asked, row) == {
         "max_num_seqs": 256, "max_model_len": 8192, "gpu_memory_utilization": 0.9, "tensor_parallel_size": 1,
         "mamba_ssm_cache_dtype": "float32", "num_speculative_tokens": 3, "replay_buffer_length": 16,
+        "kv_cache_dtype": "fp8",
     }  # fmt: skip
+    for model, kv_dtype in (("nemotron-super", "bfloat16"), ("codestral-mamba", "float8_e4m3fn")):
+        other = ask(model, kv_dtype=kv_dtype)
+        assert "kv_cache_dtype" not in engine_settings(other, compare(other).rows()[0])
 
 
 # --- drafts

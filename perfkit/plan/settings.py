@@ -20,6 +20,8 @@ def engine_settings(question: Question, row: Row) -> dict[str, Any]:
         "tensor_parallel_size": question.tp,
         "mamba_ssm_cache_dtype": row.state_dtype,
     }
+    if question.kv_dtype == "float8_e4m3fn" and question.model.n_attn_layers:  # others are what the engine does unasked
+        settings["kv_cache_dtype"] = "fp8"
     if row.draft_len > 1:
         settings["num_speculative_tokens"] = row.draft_len - 1
     if row.window is not None:
