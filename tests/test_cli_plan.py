@@ -46,6 +46,24 @@ def test_the_table_says_what_to_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "upper bound" in text and "own time is an estimate" in text
 
 
+def test_only_what_was_tried_is_said_to_flip_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--window", "1", "--concurrency", "512")
+    plain = " ".join(plan(capsys, *NANO, *flags).split())
+    assert "nothing that was tried: the other state precision, batch, a longer context" in plain
+    both = " ".join(plan(capsys, *NANO, *flags, "--state-dtype", "fp32,fp16").split())
+    assert "nothing that was tried: batch, a longer context" in both
+
+
+def test_windows_are_compared_by_time_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    """The fastest of all and twice the window, which here are one, are as much faster."""
+    flags = ("--window", "8", "--method", "replay", "--engine", "vllm")
+    data = plan_json(capsys, *NANO, *flags)["window"]
+    assert data["time_best"] == data["double"]["window"] == 16 and data["off_best"] > 0.01
+    text = " ".join(plan(capsys, *NANO, *flags).split())
+    faster = f"is {-data['double']['cost']:.1%} faster"
+    assert f"fastest of all 16 ({faster})" in text and f"L = 16 {faster}" in text
+
+
 @pytest.mark.parametrize("width", ["80", "100", "140"])
 def test_no_line_of_a_table_is_cut(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: str

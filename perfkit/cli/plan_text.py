@@ -163,7 +163,7 @@ def _window(report: Report) -> str:
     assert window is not None
     star = f"Eq. 16 {window.star:.1f}" if window.star is not None else "Eq. 16 none (T > M_S/r)"
     parts = [f"L = {window.window}; {star}, fewest bytes {window.bytes_best}, fastest of all {window.time_best}"
-             f" ({_costs(-window.off_best)})"]  # fmt: skip
+             f" ({_costs(1 / (1 + window.off_best) - 1)})"]  # fmt: skip
     for other in (window.half, window.double):
         if other is not None:
             fits = other.fits - window.fits
@@ -197,7 +197,10 @@ def _settings(found: Answer) -> str:
 
 def _flips(found: Answer, flipped: list[Flip]) -> str:
     if not flipped:
-        return "nothing that was tried: the other state precision, acceptance, batch, context"
+        asked = found.table.question
+        tried = ["the other state precision" if len(asked.state_dtypes) == 1 else "",
+                 "a lower acceptance" if found.choice.draft_len > 1 else "", "batch", "a longer context"]  # fmt: skip
+        return f"nothing that was tried: {', '.join(one for one in tried if one)}"
     return "; ".join(f"{_condition(flip)}: {brief(flip.answer)}" for flip in flipped)
 
 
