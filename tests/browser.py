@@ -75,3 +75,32 @@ def opened(
         yield seen
     finally:
         context.close()
+
+
+#: True once every figure that was drawn has the width of its place and the colours of the scheme.
+SETTLED = """(background) => [...document.querySelectorAll('.js-plotly-plot')].every((plot) =>
+  plot.layout.width === plot.clientWidth && plot.querySelector('.main-svg').style.background === background)"""
+BACKGROUNDS = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 24, 30)"}
+
+
+def settle(page: Any, width: int, scheme: str) -> None:
+    """Give an open page another width and scheme, and wait until its figures have both."""
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 900})
+    page.wait_for_function(SETTLED, arg=BACKGROUNDS[scheme])
+
+
+#: Labels of figures that touch each other.
+OVERLAPS = """() => {
+  const hits = [];
+  for (const plot of document.querySelectorAll('.plot')) {
+    const boxes = [...plot.querySelectorAll('.annotation-text-g')].map(
+      (g) => [g.textContent, g.getBoundingClientRect()]);
+    for (let i = 0; i < boxes.length; i++) for (let j = 0; j < i; j++) {
+      const [a, b] = [boxes[i][1], boxes[j][1]];
+      if (a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 3 && b.top < a.bottom - 3)
+        hits.push(`${plot.id}: ${boxes[i][0]} / ${boxes[j][0]}`);
+    }
+  }
+  return hits;
+}"""

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from perfkit.reports import build_report
-from tests.browser import Watched, browser, opened
+from tests.browser import BACKGROUNDS, OVERLAPS, Watched, browser, opened, settle
 from tests.reportdata import frame, rows, write_run
 
 pytestmark = pytest.mark.browser
@@ -33,12 +33,6 @@ def report(tmp_path_factory):
     return get
 
 
-#: True once every figure that was drawn has the width of its place and the colours of the scheme.
-SETTLED = """(background) => [...document.querySelectorAll('.js-plotly-plot')].every((plot) =>
-  plot.layout.width === plot.clientWidth && plot.querySelector('.main-svg').style.background === background)"""
-BACKGROUNDS = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 24, 30)"}
-
-
 @pytest.fixture(scope="module")
 def shown(started, report):
     """A page of each kind is opened once; tests ask for a width and a scheme, and leave it as they found it."""
@@ -48,10 +42,7 @@ def shown(started, report):
         def get(kind: str, *, width: int = 1200, scheme: str = "light") -> Watched:
             if kind not in pages:
                 pages[kind] = stack.enter_context(opened(started, report(kind), width=width, scheme=scheme))
-            page = pages[kind].page
-            page.emulate_media(color_scheme=scheme)
-            page.set_viewport_size({"width": width, "height": 900})
-            page.wait_for_function(SETTLED, arg=BACKGROUNDS[scheme])
+            settle(pages[kind].page, width, scheme)
             return pages[kind]
 
         yield get
@@ -91,21 +82,6 @@ def test_no_sideways_scroll_on_a_phone(shown, kind: str) -> None:
     page.uncheck("#all-columns")
     wide = page.evaluate("[...document.querySelectorAll('.plot')].filter(p => p.scrollWidth > p.clientWidth).length")
     assert wide == 0
-
-
-OVERLAPS = """() => {
-  const hits = [];
-  for (const plot of document.querySelectorAll('.plot')) {
-    const boxes = [...plot.querySelectorAll('.annotation-text-g')].map(
-      (g) => [g.textContent, g.getBoundingClientRect()]);
-    for (let i = 0; i < boxes.length; i++) for (let j = 0; j < i; j++) {
-      const [a, b] = [boxes[i][1], boxes[j][1]];
-      if (a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 3 && b.top < a.bottom - 3)
-        hits.push(`${plot.id}: ${boxes[i][0]} / ${boxes[j][0]}`);
-    }
-  }
-  return hits;
-}"""
 
 
 @pytest.mark.parametrize(("kind", "width"), [("measured", 1200), ("mixed", 1200), ("measured", 800), ("mixed", 360)])

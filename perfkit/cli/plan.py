@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -80,6 +81,9 @@ def plan(
     ] = False,
     all_rows: Annotated[bool, typer.Option("--all", help="Every window, not the best of each method and T.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV on stdout.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the plan as one offline HTML page too.")
+    ] = None,
     paper_check: Annotated[
         bool, typer.Option("--paper-check", help="Published figures beside what this predicts of them, misses first.")
     ] = False,
@@ -97,6 +101,7 @@ def plan(
         perfkit plan --model nemotron-nano --gpu h100 --concurrency 64 --sla-ms 12 --pareto
         perfkit plan --model qwen3.5-122b --gpu h200 --tp 2 --acceptance mean:3 --draft 1,2,4 --state-dtype fp32,fp16
         perfkit plan --model kimi-linear --gpu h200 --compare-gpus h100,b200,b300 --breakdown
+        perfkit plan --model nemotron-super --gpu b300 -o plan.html
         perfkit plan --paper-check
     """
     from perfkit.cli import plan_run
@@ -104,6 +109,8 @@ def plan(
 
     if csv and json:
         raise InputError("prints one document: leave out one of --csv and --json", field="--csv")
+    if paper_check and out is not None:
+        raise InputError("has no page", field="--paper-check")
     if paper_check:
         plan_run.paper_check(as_json=json)
         return
@@ -115,4 +122,4 @@ def plan(
         sla_ms=sla_ms, sla_on=sla_on,
         compare_gpus=compare_gpus, pareto=pareto, breakdown=breakdown, all_rows=all_rows,
     )  # fmt: skip
-    plan_run.run(request, output="json" if json else "csv" if csv else "text")
+    plan_run.run(request, output="json" if json else "csv" if csv else "text", out=out)

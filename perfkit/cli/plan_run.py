@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from perfkit.cli.common import say
 from perfkit.errors import InputError
 
 if TYPE_CHECKING:
@@ -73,14 +75,20 @@ class Report:
     gpus: list[OnGpu] | None
 
 
-def run(request: Request, *, output: Literal["text", "json", "csv"]) -> None:
-    """Answer and print.
+def run(request: Request, *, output: Literal["text", "json", "csv"], out: Path | None = None) -> None:
+    """Answer and print; ``out`` is where the answer goes as a page too.
 
     Raises:
         InputError: names the flag, the value and what is allowed.
         DeviceError: several GPUs here, and which is meant is not clear.
     """
+    if out is not None:
+        from perfkit.reports.output import check_page
+
+        check_page(out)
     report = plan(request)
+    if out is not None:
+        write_page(report, request, out)
     if output == "text":
         from perfkit.cli import plan_text
 
@@ -88,9 +96,11 @@ def run(request: Request, *, output: Literal["text", "json", "csv"]) -> None:
     elif output == "json":
         from perfkit.cli.common import print_json
 
-        print_json(to_json(report))
+        print_json(to_json(report) | {"report": out})
     else:
         print_csv(report)
+    if out is not None and output != "json":
+        say(str(out))
 
 
 def paper_check(*, as_json: bool) -> None:
@@ -197,6 +207,27 @@ def _gpu(key: str | None) -> Gpu:
         raise InputError(f"no profile of this machine's {facts.name}: name another GPU", field="--gpu",
                          allowed="a key of `perfkit list gpus`, or a .yaml")  # fmt: skip
     return found
+
+
+def write_page(report: Report, request: Request, out: Path) -> None:
+    """Write the answer as one offline page."""
+    from perfkit.cli import plan_text
+    from perfkit.cli.common import cell
+    from perfkit.plan import frames
+    from perfkit.reports.header import command
+    from perfkit.reports.output import write_text
+    from perfkit.reports.plan_page import Words, render_plan
+
+    found = report.answer
+    asked = found.table.question
+    states = len(asked.state_dtypes) > 1
+    cells = [[cell(value) for value in plan_text.cells(row, found, states)] for row in report.rows]
+    words = Words(
+        columns=plan_text.columns(states), rows=[[text.replace("<-", "← ") for text in row] for row in cells],
+        assumed=list(plan_text.header(asked))[1], lines=list(plan_text.lines(report)),
+        command=command({"argv": sys.argv}),
+    )  # fmt: skip
+    write_text(render_plan(found, frames(found, _both_precisions(request, asked)), words), out)
 
 
 def to_json(report: Report) -> dict[str, object]:

@@ -32,12 +32,12 @@ def show(report: Report, *, breakdown: bool) -> None:
     """Print a plan."""
     found = report.answer
     asked = found.table.question
-    for line in _header(asked):
+    for line in header(asked):
         _wrapped("", line)
     states = len(asked.state_dtypes) > 1
-    _table(_columns(states), [_cells(row, found, states) for row in report.rows])
+    _table(columns(states), [cells(row, found, states) for row in report.rows])
     _wrapped("answer", advice(found))
-    for label, line in _lines(report):
+    for label, line in lines(report):
         _wrapped(label, line)
     if breakdown and report.terms is not None:
         _breakdown(report)
@@ -76,7 +76,8 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | N
         console.print(Text(line(cells)), soft_wrap=True)
 
 
-def _header(asked: Question) -> Iterator[str]:
+def header(asked: Question) -> Iterator[str]:
+    """Yield what was asked for, and what is assumed."""
     calibrated = "" if asked.roofs.calibrated else ", uncalibrated GPU"
     gpus = f"{asked.tp} x {asked.gpu.key}" if asked.tp > 1 else asked.gpu.key
     yield (f"PREDICTED{calibrated}, decode only: {asked.model.key} on {gpus}, {count(asked.concurrency, 'request')} of "
@@ -90,11 +91,13 @@ def _header(asked: Question) -> Iterator[str]:
            f"{asked.engine.key}, rows flush {asked.flush_phase}{rates}{whose}")  # fmt: skip
 
 
-def _columns(states: bool) -> list[str]:
+def columns(states: bool) -> list[str]:
+    """Return the names of the table's columns."""
     return ["method", "T", "L", *(["state"] if states else []), "MB/req", "fits", "runs", *_TIMES, ""]
 
 
-def _cells(row: Row, found: Answer, states: bool) -> list[Any]:
+def cells(row: Row, found: Answer, states: bool) -> list[Any]:
+    """Return a row under :func:`columns`."""
     asked = found.table.question
     notes = []
     if row == found.chosen:
@@ -117,7 +120,8 @@ def _times(row: Row) -> list[str]:
     ]
 
 
-def _lines(report: Report) -> Iterator[tuple[str, str]]:
+def lines(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield label and text of everything to know below the table and the answer."""
     found = report.answer
     asked = found.table.question
     if report.within is not None:

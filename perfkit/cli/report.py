@@ -49,17 +49,15 @@ def report(
         raise InputError("choose one of them", field="--json, --markdown")
     exports = csv is not None or markdown or png is not None
     target = out if out is not None or exports else default_out(runs)
-    if target is not None and target.suffix.lower() not in (".html", ".htm"):
-        raise InputError("must be an HTML file", field="--out", value=str(target), allowed="*.html")
 
     from perfkit.reports.changes import changes
-    from perfkit.reports.output import check_writable, write_text
+    from perfkit.reports.output import check_page, check_writable, write_text
     from perfkit.reports.page import answers, render
     from perfkit.reports.png import check_png, write_png
     from perfkit.reports.runs import load_all, merged
 
     if target is not None:
-        check_writable(target)
+        check_page(target)
     if csv is not None:
         check_writable(csv, "--csv")
     if png is not None:

@@ -29,6 +29,17 @@ def check_writable(out: Path, field: str = "--out") -> None:
         raise InputError(f"cannot be written: {error.strerror}", field=field, value=str(out)) from error
 
 
+def check_page(out: Path) -> None:
+    """Refuse a place where no page can be written, before any work is done.
+
+    Raises:
+        InputError: no HTML file, or as :func:`check_writable`.
+    """
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise InputError("must be an HTML file", field="--out", value=str(out), allowed="*.html")
+    check_writable(out)
+
+
 def write_text(text: str, out: Path, field: str = "--out") -> Path:
     """Write a file in one step, so that a reader never sees half of it.
 

@@ -59,33 +59,49 @@ def _answer_data(said: findings.Answer) -> dict[str, Any]:
 
 
 def render(runs: Sequence[Run]) -> str:
-    """Return the page as HTML."""
-    import jinja2
-
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True,
-                                     undefined=jinja2.StrictUndefined)  # fmt: skip
-    environment.filters["tied"] = tied
+    """Return the page of some runs as HTML."""
     frame = merged(runs)
     data = select.prepare(frame)
     drawn: dict[str, Any] = {}
     shown = [_shown(section, drawn) for section in sections(data, noise_floor(runs))]
     names = distinct([run.name for run in runs])
-    context = {
-        "title": _title(data),
-        "lead": findings.nothing(data) if not shown else None,
-        "sections": shown,
-        "changes": changes(runs),
-        "change_title": comparing.TITLE,
-        "change_columns": comparing.COLUMNS,
-        "answer_columns": ANSWER_COLUMNS,
-        "runs": [
-            {"name": name, "command": header.command(run.manifest)} for name, run in zip(names, runs, strict=True)
-        ],
-        "warnings": header.all_warnings(
+    return fill(
+        _title(data), frame, drawn,
+        lead=findings.nothing(data) if not shown else None,
+        sections=shown,
+        changes=changes(runs),
+        answer_columns=ANSWER_COLUMNS,
+        runs=[{"name": name, "command": header.command(run.manifest)} for name, run in zip(names, runs, strict=True)],
+        warnings=header.all_warnings(
             {name: header.warnings(run.frame, run.manifest) for name, run in zip(names, runs, strict=True)}
         ),
-        "facts": header.shared([header.facts(run.frame, run.manifest) for run in runs]),
-        "rows": text.count(len(data), "row"),
+        facts=header.shared([header.facts(run.frame, run.manifest) for run in runs]),
+        table_columns=table.MAIN_COLUMNS,
+    )  # fmt: skip
+
+
+def fill(
+    title: str, frame: pd.DataFrame, drawn: dict[str, Any], *, table_columns: Sequence[str], **words: Any
+) -> str:  # fmt: skip
+    """Return a page as HTML.
+
+    Args:
+        title: its heading.
+        frame: the rows of its table.
+        drawn: its figures, as :func:`figure_words` adds them.
+        table_columns: the columns that the table shows at first.
+        words: what the template says besides.
+    """
+    import jinja2
+
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True,
+                                     undefined=jinja2.StrictUndefined)  # fmt: skip
+    environment.filters["tied"] = tied
+    context = {
+        "title": title,
+        "change_title": comparing.TITLE,
+        "change_columns": comparing.COLUMNS,
+        "rows": text.count(len(frame), "row"),
         "columns": text.count(len(frame.columns), "column"),
         "built": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "version": importlib.import_module("perfkit").__version__,
@@ -93,10 +109,10 @@ def render(runs: Sequence[Run]) -> str:
         "script": "\n".join(_asset(name) for name in _SCRIPTS),
         "plotly": importlib.import_module("plotly.offline").get_plotlyjs() if drawn else "",
         "figures_json": script_json(drawn),
-        "table_packed": packed(script_json(table.table_data(frame))),
+        "table_packed": packed(script_json(table.table_data(frame, table_columns))),
         "twins_json": script_json(theme.dark_twins()),
     }  # fmt: skip
-    return environment.from_string(_asset("page.html.j2")).render(context)
+    return environment.from_string(_asset("page.html.j2")).render(context | words)
 
 
 def _ratio(value: float) -> str:
@@ -119,13 +135,15 @@ def _shown(section: Section, drawn: dict[str, Any]) -> dict[str, Any]:
     n_cards = len(section.answers) if len(section.answers) <= MAX_CARDS else 1
     return {
         "id": f"section-{section.id}", "model": section.model, "gpu": section.gpu,
-        "cards": [{"workload": workload, "answer": said, "cards": _cards(said)}
+        "heading": f"Evidence: {section.model} on {section.gpu}",
+        "table_name": "Other workloads", "table_class": "short",
+        "cards": [{"workload": workload, "answer": said, "cards": _cards(said), "notes": []}
                   for workload, said in section.answers[:n_cards]],
         "others": [_answer_row(workload, said) for workload, said in section.answers[n_cards:]],
         "folded": len(section.answers) > MAX_CARDS,
-        "parts": [{"workload": part.workload, "figures": [_figure(*item, drawn) for item in part.figures.items()]}
+        "parts": [{"workload": part.workload, "figures": [figure_words(*item, drawn) for item in part.figures.items()]}
                   for part in section.parts],
-        "across": [_figure(*item, drawn) for item in section.across.items()],
+        "across": [figure_words(*item, drawn) for item in section.across.items()],
         "missing": section.missing, "cases": header.statuses(section.rows), "left_out": section.left_out,
     }  # fmt: skip
 
@@ -171,8 +189,8 @@ def _cards(said: findings.Answer) -> list[tuple[str, str, str]]:
     return cards
 
 
-def _figure(name: str, figure: Any, drawn: dict[str, Any]) -> dict[str, str]:
-    """Add a figure's data to ``drawn``; its title and caption become HTML text, which wraps."""
+def figure_words(name: str, figure: Any, drawn: dict[str, Any]) -> dict[str, str]:
+    """Add a figure's data to ``drawn`` and return its id, title and caption, which become HTML text that wraps."""
     plain = json.loads(figure.to_json())
     layout = plain["layout"]
     words = layout.pop("meta")

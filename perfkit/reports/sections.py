@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from perfkit.reports import figures, findings, select
 from perfkit.reports.figures import base
+from perfkit.reports.figures.plan_rows import plan_command
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,7 +85,7 @@ def _section(name: str, model: str, gpu: str, rows: pd.DataFrame, floor: float |
         parts.append(Part(workload, drawn))
         lacks += [(title, workload, command) for title, command in empty]
     across, empty = _build(name, _ACROSS if any(part.figures for part in parts) else (), rows)
-    lacks += [(title, "", command) for title, command in empty]
+    lacks += [(title, "", command) for title, command in (*empty, *_plan(model, gpu))]
     return Section(name, model, gpu, rows, answers, tuple(parts), across, tuple(_missing(lacks, len(parts))),
                    max(0, len(found) - MAX_WORKLOADS))  # fmt: skip
 
@@ -118,6 +119,18 @@ def _build(
     built = [(f"{prefix}-{name}", build(rows)) for name, build in builders]
     empty = [(figure.layout.meta["title"], figure.layout.meta["add"]) for _, figure in built if not figure.data]
     return {name: figure for name, figure in built if figure.data}, empty
+
+
+def _plan(model: str, gpu: str) -> Iterator[tuple[str, str]]:
+    """Yield what a run does not say of a model and a GPU that have profiles: what to run under a load."""
+    from perfkit.errors import InputError
+    from perfkit.profiles import load_gpu, load_model
+
+    try:
+        command = plan_command(load_model(model).key, load_gpu(gpu).key)
+    except InputError:  # a model or GPU that this version does not know
+        return
+    yield "No load is in a run: what to run under one, and how many requests fit", command
 
 
 def _missing(lacks: Iterable[tuple[str, str, str | None]], n_parts: int) -> Iterator[tuple[str, str | None]]:

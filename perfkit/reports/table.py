@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from perfkit.reports.text import is_missing
@@ -20,8 +21,8 @@ MAIN_COLUMNS = (
 MENUS = ("model", "gpu", "method", "source", "status")
 
 
-def table_data(frame: pd.DataFrame) -> dict[str, Any]:
-    """Return the table as JSON data: every column of the frame, every row, values as stored.
+def table_data(frame: pd.DataFrame, shown: Sequence[str] = MAIN_COLUMNS) -> dict[str, Any]:
+    """Return the table as JSON data: every column of the frame, every row, values as stored; ``shown`` at first.
 
     Keys: ``columns`` (names), ``main``, ``menus`` and ``numeric`` (indices of the columns shown at first, with a menu,
     of numbers), ``data`` (one list per column; one value stands for a column that is the same in all rows) and ``rows``
@@ -38,7 +39,7 @@ def table_data(frame: pd.DataFrame) -> dict[str, Any]:
     # What is the same in every row stands in the header already.
     always = {"method", "batch", "source", "status", "time_us", "speedup"}
     main = []
-    for name in MAIN_COLUMNS:
+    for name in shown:
         i = names.index(name) if name in names else -1
         if i >= 0 and filled[i] and (several[i] or name in always):
             main.append(i)

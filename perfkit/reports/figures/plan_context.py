@@ -40,7 +40,8 @@ def plan_context(frame: pd.DataFrame) -> go.Figure:
         "How to read it: each colour is a method; solid is the time of its state-space layers, dashed of attention "
         "over keys and values, dotted of weights and all else, each over the tokens that a step commits of a request, "
         "so that steps of different T compare. Where dashed crosses solid, attention takes as long as the state: "
-        f"upright lines mark it.{_batches(lines)} Lines are predicted"
+        "upright lines mark it. Where two lines are the same, one covers the other."
+        f"{_batches(lines)} Lines are predicted"
         f"{', with a band for kernels and roofs' if present(data, 'state_lo') else ''}."
     )
     figure = base.new_figure(_title(lines), caption)

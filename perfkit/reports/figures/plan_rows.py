@@ -61,11 +61,14 @@ def state(row: Any) -> str:
 
 def command(data: pd.DataFrame) -> str:
     """Return the plan that gives a frame its rows."""
-    words = []
-    for name in ("model", "gpu"):
-        found = next((value for value in data[name] if not is_missing(value)), "KEY") if name in data else "KEY"
-        words.append(f"--{name} {shlex.quote(str(found))}")
-    return f"perfkit plan {' '.join(words)} -o plan.html"
+    names = [next((value for value in data[name] if not is_missing(value)), "KEY") if name in data else "KEY"
+             for name in ("model", "gpu")]  # fmt: skip
+    return plan_command(*map(str, names))
+
+
+def plan_command(model: str, gpu: str) -> str:
+    """Return the command that writes the page of a plan."""
+    return shlex.join(["perfkit", "plan", "--model", model, "--gpu", gpu, "-o", "plan.html"])
 
 
 def tokens_axis(low: float, high: float) -> dict[str, Any]:

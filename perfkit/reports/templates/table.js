@@ -57,7 +57,7 @@ const render = () => {
     head.append(cell);
   }
   const body = order.slice(page * PAGE, (page + 1) * PAGE).map((row) => {
-    const line = element("tr", undefined, value(row, status) === "ok" ? "" : "bad");
+    const line = element("tr", undefined, status < 0 || value(row, status) === "ok" ? "" : "bad");
     for (const column of columns) {
       const text = show(value(row, column));
       line.append(element("td", text, numeric.has(column) ? "number" : text.length > 40 ? "long" : ""));
