@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -333,6 +335,21 @@ def test_break_even() -> None:
     assert 1 < even.batch <= even.surely < 64
     assert even.at_best is not None and even.at_best <= even.batch
     assert found.baseline is not None and break_even(found, found.baseline) is None
+
+
+def test_break_even_is_sure_where_the_answer_is() -> None:
+    """Loans of another family: neither asks that both kernels be off as far as they may at once."""
+    found = answer(ask("qwen3.5-4b", "rtx-4090"))
+    assert found.gain is not None and found.verdict == "change"
+    even = break_even(found, found.best)
+    assert even is not None and even.surely is not None and even.surely <= found.best.runs
+    # From there on, and not one request before, state-space layers alone are faster beyond the doubt.
+    for batch, sure in ((even.surely, True), (even.surely - 1, False)):
+        blocks = {block.method.key: block.layer for block in found.table.blocks}
+        at = int(np.flatnonzero(np.asarray(blocks["replay"].windows) == even.window)[0])
+        mine, theirs = blocks["replay"].times(batch), blocks["conventional"].times(batch)
+        doubt = math.hypot(math.log(mine.kernel_hi[at] / mine.us[at]), math.log(theirs.us[0] / theirs.kernel_lo[0]))
+        assert (math.log(theirs.us[0] / mine.us[at]) > doubt) is sure
 
 
 def test_attention_overtakes_near_a_hundred_thousand_tokens() -> None:

@@ -26,8 +26,9 @@ class BreakEven:
         draft_len: T of both.
         window: L.
         batch: predicted.
-        surely: with what is not known of both kernels against it.
-        at_best: with all of it in favour.
+        surely: where the gain clears what is not known of both kernels, by the rule of an answer
+            (:func:`perfkit.plan.answer.ratio`).
+        at_best: where it may be one by the same.
     """
 
     method: str
@@ -58,11 +59,12 @@ def break_even(found: Answer, row: Row) -> BreakEven | None:
         return None
     batches = np.arange(1, max(BATCHES, asked.concurrency) + 1)
     mine, theirs = (blocks[key].layer.times(batches[:, None]) for key in (row.method, control))
+    gain = np.log(theirs.us / mine.us)[:, 0]
+    down = np.hypot(np.log(mine.kernel_hi / mine.us), np.log(theirs.us / theirs.kernel_lo))[:, 0]
+    up = np.hypot(np.log(mine.us / mine.kernel_lo), np.log(theirs.kernel_hi / theirs.us))[:, 0]
     return BreakEven(
-        row.method, control, row.draft_len, row.window,
-        batch=_from(batches, mine.us[:, 0] < theirs.us[:, 0]),
-        surely=_from(batches, mine.kernel_hi[:, 0] < theirs.kernel_lo[:, 0]),
-        at_best=_from(batches, mine.kernel_lo[:, 0] < theirs.kernel_hi[:, 0]),
+        row.method, control, row.draft_len, row.window, batch=_from(batches, gain > 0),
+        surely=_from(batches, gain > down), at_best=_from(batches, gain > -up),
     )  # fmt: skip
 
 
