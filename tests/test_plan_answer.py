@@ -106,6 +106,29 @@ def test_rows_add_up() -> None:
         assert row.window is None or row.window >= row.draft_len
 
 
+def test_a_step_by_hand() -> None:
+    """Super on an H200, B = 256, T = 4, 8,192 tokens: every term but the kernels', from the model's sizes alone."""
+    asked = ask(acceptance=RATES, lengths=(4,), windows=(16,), methods=("replay",), memory_gb=300.0)
+    (row,) = compare(asked).rows()
+    assert (row.runs, row.accepted) == (256, pytest.approx(2.9))
+    beta, fp8, bf16 = 4659.19e9, 1978.9e12, 989.4e12  # bytes a second that an H200 reads; FLOPs a second; no FP4 unit
+    experts, head = 40 * 512 * 2 * 1024 * 2688, 131072 * 4096  # latent width 1,024, two matrices; 22 of 512 are picked
+    dense = 120_668_707_840 - experts - 2 * head
+    assert row.terms["weights"] == pytest.approx(1e3 * (
+        1024 * 2 * dense / fp8 + experts * 0.5625 * (1 - (490 / 512) ** 1024) / beta + 1024 * 2 * head / bf16
+    ))  # fmt: skip
+    kv = 256 * 8192 * 8 * 2 * 2 * 128 / beta  # FP8; 8 layers of 2 heads of 128, keys and values
+    assert row.terms["kv"] == pytest.approx(1e3 * kv)
+    # One attention layer, in BF16: queries and outputs, keys and values; shared expert; router; latent in and out; two
+    # states into one.
+    mtp = 4096 * (32 * 128 * 2 + 2 * 2 * 128 + 2 * 5376 + 512 + 2 * 1024 + 2 * 4096)
+    drafting = 256 * 2 * mtp / bf16 + experts / 40 * 2 * (1 - (490 / 512) ** 256) / beta + 256 * 2 * head / bf16
+    assert row.terms["draft"] == pytest.approx(3 * (1e3 * (drafting + kv / 8) + 0.12), rel=1e-4)  # but for norms
+    assert (row.terms["rows"], row.terms["fixed"]) == (pytest.approx(7.7e-3 * 1024), 1.05)
+    rest = sum(row.terms[name] for name in ("weights", "kv", "draft", "rows", "fixed"))
+    assert row.tokens_per_s == pytest.approx(256 * 2.9 / (40 * row.layer_us + 1e3 * rest) * 1e6)
+
+
 def test_acceptance_is_of_positions_and_shorter_drafts_use_the_first() -> None:
     table = compare(ask(acceptance=RATES))
     assert {row.draft_len: row.accepted for row in table.rows()} == pytest.approx({1: 1, 2: 1.88, 3: 2.5, 4: 2.9})
