@@ -151,6 +151,19 @@ def test_the_best_of_a_block_is_its_fastest_window_or_as_fast() -> None:
                for row in every if (row.window or 0) < (best.window or 0))  # fmt: skip
 
 
+def test_of_windows_that_are_as_good_most_requests_fit_the_chosen_one() -> None:
+    """Of one request of Nano's no window is faster by 0.2 %; in pages of vLLM more fit with L = 16 than with 8."""
+    table = compare(ask("nemotron-nano", concurrency=1, methods=("replay",)))
+    best = next(row for row in table.rows() if row.method == "replay")
+    every = [row for row in table.all_rows() if row.method == "replay"]
+    good = [row for row in every if row.tokens_per_s >= 0.998 * max(one.tokens_per_s for one in every)]
+    assert len(good) > 1 and best.fits == max(row.fits for row in good)
+    assert best.window == min(row.window or 0 for row in good if row.fits == best.fits) == 16
+    named = compare(ask("nemotron-nano", concurrency=1, methods=("replay",), windows=(64, 16, 8, 16)))
+    (block,) = (block for block in named.blocks if block.method.key == "replay")
+    assert block.windows.tolist() == [8, 16, 64] and block.row(1).window == 16
+
+
 def test_tensor_parallelism_splits_layers_and_adds_all_reduces() -> None:
     one, two = (compare(ask("qwen3.5-122b", "b300", tp=tp, methods=("replay",))).rows()[0] for tp in (1, 2))
     assert one.terms["comm"] == 0 < two.terms["comm"]

@@ -127,9 +127,9 @@ class Question:
         return self.model.n_mtp_layers > 0
 
     def candidates(self, draft_len: int) -> tuple[int, ...]:
-        """Return the windows to choose from at T: those of the engine, or those that were named."""
+        """Return the windows to choose from at T, ascending: those of the engine, or those that were named."""
         if self.windows:
-            return tuple(window for window in self.windows if window >= draft_len)
+            return tuple(sorted(window for window in set(self.windows) if window >= draft_len))
         return tuple(window for window in WINDOWS if window >= draft_len and engine_takes(self.engine, window))
 
     def budget(self, draft_len: int) -> Budget:

@@ -193,8 +193,9 @@ class Block:
     def choice(self) -> Choice | None:
         """Return the window of most throughput; None where not one request fits.
 
-        Of windows that are as good (:data:`SAME`) it is the smallest, which keeps fewest records. Windows that break
-        the limit come after those that do not.
+        Of windows that are as good (:data:`SAME`) it is that of which most requests fit, which with pages need not be
+        the smallest; of several the first, which keeps fewest records. Windows that break the limit come after those
+        that do not.
         """
         running = np.maximum(self.runs, 1)
         tokens = np.where(self.fits > 0, self.tokens_per_s(running), 0.0)
@@ -202,7 +203,8 @@ class Block:
         eligible = np.where(within, tokens, 0.0) if np.any(within) else tokens
         if not np.any(eligible > 0):
             return None
-        at = int(np.argmax(eligible >= (1 - SAME) * eligible.max()))
+        good = np.flatnonzero(eligible >= (1 - SAME) * eligible.max())
+        at = int(good[np.argmax(self.fits[good])])
         return Choice(self, at, float(tokens[at]), bool(within[at]))
 
     def spread(self, at: int) -> Spread:
