@@ -107,11 +107,6 @@ class Layer:
         step = scaled(self.mean, np.asarray(batch, dtype=np.float64))
         return np.asarray(step.bytes_read + step.bytes_write)
 
-    @property
-    def fitted(self) -> bool:
-        """Whether the kernels were timed somewhere; if not, times are bounds."""
-        return self.efficiency is not None
-
     def _mixed(self, rows: Array) -> LayerTimes:
         mean = scaled(self.mean, rows)
         us, lo, hi, kernel_lo, kernel_hi = self._all(mean, self._share(rows))
