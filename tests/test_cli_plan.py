@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,14 @@ def test_only_what_was_tried_is_said_to_flip_nothing(capsys: pytest.CaptureFixtu
     assert "nothing that was tried: the other state precision, batch, a longer context" in plain
     both = " ".join(plan(capsys, *NANO, *flags, "--state-dtype", "fp32,fp16").split())
     assert "nothing that was tried: batch, a longer context" in both
+
+
+def test_flips_that_are_found_to_a_sixteenth_are_no_exact_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    """Kimi-Linear on an H200 flips at some 70 requests and 16,000 tokens of context; Super's few requests are exact."""
+    text = " ".join(plan(capsys, "--model", "kimi-linear", "--gpu", "h200").split())
+    assert re.search(r"fewer than about \d+ requests: conventional", text)
+    assert re.search(r"above about \d+,000 tokens of context: conventional", text)
+    assert re.search(r"fewer than \d requests", " ".join(plan(capsys, *EXAMPLE).split()))
 
 
 def test_windows_are_compared_by_time_alike(capsys: pytest.CaptureFixture[str]) -> None:

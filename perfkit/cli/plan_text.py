@@ -21,6 +21,8 @@ from perfkit.roofline.efficiency import OURS
 #: Lines beneath the table are no longer than this, however wide the terminal.
 WIDTH = 120
 LABEL = 12
+#: Flips at fewer requests are found to one; larger ones lie within a sixteenth (:mod:`perfkit.plan.flips`).
+EXACT = 32
 _TIMES = ("step ms", "p99 ms", "tok/s", "±")
 _TEXTS = ("", "GPU", "method", "choice", "state", "gain", "verdict", "roofs")
 _MARKS = {"change": "<-choose", "no change": "<-keep"}
@@ -214,8 +216,9 @@ def _condition(flip: Flip) -> str:
     if flip.what == "acceptance":
         return f"acceptance of draft {flip.position} below {flip.value:.2f}"
     if flip.what == "batch":
-        return f"{'fewer' if flip.side == 'below' else 'more'} than {count(flip.value, 'request')}"
-    return f"{flip.side} {flip.value:,} tokens of context"
+        about = "about " if flip.value >= EXACT else ""
+        return f"{'fewer' if flip.side == 'below' else 'more'} than {about}{count(flip.value, 'request')}"
+    return f"{flip.side} {f'about {_tokens(flip.value)}' if flip.value >= 1000 else flip.value} tokens of context"
 
 
 def _point_name(point: Point) -> str:
