@@ -79,7 +79,7 @@ def test_titles_say_what_the_frames_hold() -> None:
     )
     assert title(figures.plan_capacity(frames.capacity)) == (
         "Requests of 8,192 tokens that fit: 681 with replay at T = 4, L = 32, 292 with snapshot at T = 3 and 916 with "
-        "conventional decode; 256 run at once with each (predicted)"
+        "conventional decode; no request waits of the 256 asked for (predicted)"
     )
     assert title(figures.plan_context(frames.context)) == (
         "At 8,192 tokens the state takes 49 % of the step with conventional decode and 26 % with replay at T = 4, "
@@ -97,6 +97,10 @@ def test_titles_change_with_the_data() -> None:
     context = made().context
     assert "attention takes less at up to 262,144 tokens" in title(
         figures.plan_context(context.assign(crossover_tokens=5e5))
+    )
+    far = context["crossover_tokens"].where(context["method"].eq("replay"), 5e5)
+    assert "as long from more than 262,144 and 66,000 tokens on" in title(
+        figures.plan_context(context.assign(crossover_tokens=far))
     )
     assert "there is no attention" in title(figures.plan_context(context.assign(crossover_tokens=None)))
     slow = context.assign(term_ssm_ms=lambda data: 10 * data["term_ssm_ms"])

@@ -62,3 +62,13 @@ def test_the_best_of_the_others_stands_beside_a_conventional_answer() -> None:
     assert data.drop_duplicates("method")[["method", "chosen"]].values.tolist() == [
         ["conventional", True], ["replay", False]
     ]  # fmt: skip
+
+
+def test_the_answer_is_on_the_front_of_its_precision_where_requests_wait() -> None:
+    said = found("nemotron-super", "h200-sxm", ".9,.8", concurrency=2000)
+    assert said.chosen.waves > 1
+    (chosen,) = frames(said).front.query("chosen").to_dict("records")
+    assert (chosen["batch"], chosen["window"]) == (said.chosen.runs, said.chosen.window)
+    assert chosen["tokens_per_s"] == said.chosen.tokens_per_s
+    limited = found("nemotron-nano", "h100-sxm", None, sla_ms=3.0)
+    assert limited.verdict == "over the limit" and frames(limited).front.empty

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from perfkit.plan.answer import Answer
 from perfkit.plan.breakdown import FIRST, LAST
 from perfkit.plan.document import row_data
-from perfkit.plan.pareto import front, points
+from perfkit.plan.pareto import Point, front, points
 from perfkit.plan.question import Question
 from perfkit.plan.rows import Choice
 from perfkit.roofline import TERMS
@@ -70,16 +70,22 @@ def frames(found: Answer, fronts: Question | None = None) -> Frames:
 
 
 def _front(found: Answer, asked: Question) -> Iterator[dict[str, Any]]:
-    every = points(asked)
+    row = found.chosen
+    chosen = Point(row.runs, row.method, row.draft_len, row.window, row.state_dtype, row.tokens_per_s,
+                   1e3 / row.token_ms, row.step_ms, row.p99_ms)  # fmt: skip
+    # The answer may run at another batch than those that are tried, or at another window that is as good.
+    every = [point for point in points(asked) if _key(point) != _key(chosen)]
+    every += [chosen] if row.within_sla else []
     # A narrower state beats a wider one at every load, so each precision has a front of its own.
     best = [
         point for state in asked.state_dtypes for point in front([one for one in every if one.state_dtype == state])
     ]
-    row = found.chosen
-    chosen = (row.runs, row.method, row.draft_len, row.state_dtype)
-    for point in every:
-        here = (point.batch, point.method, point.draft_len, point.state_dtype)
-        yield {**asdict(point), "on_front": point in best, "chosen": here == chosen}
+    for point in sorted(every, key=lambda one: (one.state_dtype != row.state_dtype, *_key(one)[1:], one.batch)):
+        yield {**asdict(point), "on_front": point in best, "chosen": point is chosen}
+
+
+def _key(point: Point) -> tuple[Any, ...]:
+    return point.batch, point.method, point.draft_len, point.state_dtype
 
 
 def _capacity(found: Answer) -> Iterator[dict[str, Any]]:

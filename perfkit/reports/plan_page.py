@@ -74,7 +74,8 @@ def render_plan(found: Answer, made: Frames, words: Words) -> str:
         "parts": [{"workload": "", "figures": [figure_words(*item, drawn) for item in built if item[1].data]}],
         "cases": f"Predicted; {count(len(made.rows), 'choice')} compared, each at its best window",
         "missing": [
-            *((figure.layout.meta["title"], figure.layout.meta["add"]) for _, figure in built if not figure.data),
+            *(("Fronts: nothing keeps the limit at any batch, T and precision", None) for _, figure in built
+              if not figure.data),
             (f"Times of kernels on a {asked.gpu.key}, to hold this against", _sweep(found)),
         ],
     }  # fmt: skip

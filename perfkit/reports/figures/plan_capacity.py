@@ -12,6 +12,7 @@ from perfkit.reports.figures.plan_rows import (
     add_upright,
     choices,
     command,
+    headroom,
     named,
     state,
     tokens_axis,
@@ -69,7 +70,8 @@ def plan_capacity(frame: pd.DataFrame) -> go.Figure:
                        name="all run", hoverinfo="skip", showlegend=False)  # fmt: skip
     base.lower_panel(figure, {"text": "requests that run"})
     tokens = [value for rows in lines for value in present(rows, *_TOKENS, "together_tokens_per_s") if value > 0]
-    figure.update_layout(yaxis={**tokens_axis(min(tokens), max(tokens)), "title": {"text": "tokens per second"}},
+    top = headroom(min(tokens), max(tokens))
+    figure.update_layout(yaxis={**tokens_axis(min(tokens), top), "title": {"text": "tokens per second"}},
                          yaxis2=_decades(max(row["runs"] for row in drawn)))  # fmt: skip
     base.batch_axis(figure, loads)
     figure.update_xaxes(title={"text": "concurrency (requests)"})
@@ -146,5 +148,5 @@ def _title(data: pd.DataFrame, lines: list[pd.DataFrame]) -> str:
         each = join(f"{integer(row['waits'])} wait with {_name(row, data)}" for row in waits)
         said += f"; of {integer(load.iloc[0])}, {each}"
     elif len(load):
-        said += f"; {integer(load.iloc[0])} run at once with each"
+        said += f"; no request waits of the {integer(load.iloc[0])} asked for"
     return f"{said} (predicted)"

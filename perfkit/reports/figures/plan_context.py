@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perfkit.reports.figures import base
-from perfkit.reports.figures.plan_rows import add_line, add_upright, choices, command, named, typed
+from perfkit.reports.figures.plan_rows import add_line, add_upright, choices, command, headroom, named, typed
 from perfkit.reports.figures.rows import present
 from perfkit.reports.text import count, integer, interval, is_missing, join, number, percent
 
@@ -58,7 +58,7 @@ def plan_context(frame: pd.DataFrame) -> go.Figure:
     contexts = sorted(set(data["context"]))
     base.batch_axis(figure, contexts)
     figure.update_xaxes(title={"text": "context (tokens)"})
-    figure.update_yaxes(**base.log_axis(min(values), max(values)),
+    figure.update_yaxes(**base.log_axis(min(values), headroom(min(values), max(values))),
                         title={"text": "time per committed token of a request (ms)"})  # fmt: skip
     marks = [(float(rows["crossover_tokens"].iloc[0]), str(rows["method"].iloc[0])) for rows in lines]
     inside = sorted((x, method) for x, method in marks if contexts[0] <= x <= contexts[-1])
@@ -122,4 +122,5 @@ def _title(lines: list[pd.DataFrame]) -> str:
     longest = max(rows["context"].max() for rows in lines)
     if min(known) > longest:
         return f"{said}; attention takes less at up to {integer(longest)} tokens (predicted)"
-    return f"{said}; attention takes as long from {join(map(tokens, known))} tokens on (predicted)"
+    since = join(tokens(value) if value <= longest else f"more than {integer(longest)}" for value in known)
+    return f"{said}; attention takes as long from {since} tokens on (predicted)"

@@ -77,6 +77,11 @@ def tokens_axis(low: float, high: float) -> dict[str, Any]:
     return axis | {"ticktext": [f"{tick / 1e3:g}k" if tick >= 1e3 else f"{tick:g}" for tick in axis["tickvals"]]}
 
 
+def headroom(low: float, high: float) -> float:
+    """Return where a logarithmic axis ends that has room for names above its lines."""
+    return float(high * (high / low) ** 0.15)
+
+
 def add_line(
     figure: go.Figure, rows: pd.DataFrame, x: str, y: str, *, name: str, hover: Sequence[str],
     ends: tuple[str, str] | None = None, colour: str | None = None, dash: str = "solid", faint: bool = False,
