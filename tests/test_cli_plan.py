@@ -160,6 +160,7 @@ def test_methods_of_earlier_papers_on_request(capsys: pytest.CaptureFixture[str]
         ((*EXAMPLE, "--state-dtype", "fp8"), "--state-dtype: 'fp8'"),
         ((*EXAMPLE, "--draft", "8"), "--draft: 8"),
         ((*EXAMPLE, "--json", "--csv"), "leave out one"),
+        (("--paper-check", "--csv"), "--csv: has no rows of --paper-check"),
         (("--model", "mamba2-2.7b", "--gpu", "h200"), "the format of its weights is not known"),
     ],
 )

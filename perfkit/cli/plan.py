@@ -109,6 +109,8 @@ def plan(
 
     if csv and json:
         raise InputError("prints one document: leave out one of --csv and --json", field="--csv")
+    if paper_check and csv:
+        raise InputError("has no rows of --paper-check: leave it out, or take --json", field="--csv")
     if paper_check and out is not None:
         raise InputError("has no page", field="--paper-check")
     if paper_check:
