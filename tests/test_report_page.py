@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 
 from perfkit.errors import InputError
-from perfkit.reports import build_report, figures
+from perfkit.reports import build_report, figures, header
 from perfkit.reports.output import check_writable
 from perfkit.reports.page import render, script_json
 from perfkit.reports.points import points_csv
@@ -159,6 +159,11 @@ def test_table_of_answers_has_the_time_of_what_it_names() -> None:
     base = parts[0]["time_us"]
     assert f"T = 8conventional{base:.0f} µsnone: replay at L = 16 0." in words
     assert "perfkit sweep --seed 1" in words and "/x" not in words
+
+
+@pytest.mark.parametrize("place", [["--out", "/x"], ["-o", "/x"], ["--out=/x"]])
+def test_a_command_says_nothing_of_where_it_wrote(place: list[str]) -> None:
+    assert header.command({"argv": ["/bin/perfkit", "plan", *place, "--gpu", "b300"]}) == "perfkit plan --gpu b300"
 
 
 def test_many_workloads_are_one_card_and_a_table_and_fold_their_figures() -> None:

@@ -30,15 +30,22 @@ def lookup(manifest: Mapping[str, Any], *names: str) -> Any:
     return None
 
 
+#: Flags whose next word is where a command writes.
+_PLACES = ("--out", "-o")
+
+
 def command(manifest: Mapping[str, Any]) -> str | None:
     """Return the command line of a run, ready for a shell."""
     argv = manifest.get("argv")
     if not isinstance(argv, list) or not argv:
         return None
     words = [str(word) for word in argv]
-    if "--out" in words[:-1]:  # of that machine, and not empty any more
-        place = words.index("--out")
-        del words[place : place + 2]
+    # Where it went is a place of that machine, and not empty any more.
+    for flag in _PLACES:
+        if flag in words[:-1]:
+            place = words.index(flag)
+            del words[place : place + 2]
+    words = [word for word in words if not word.startswith("--out=")]
     first = PurePath(words[0])
     words[0] = "perfkit" if first.name == "__main__.py" else first.name
     return shlex.join(words)
