@@ -31,7 +31,7 @@ def lookup(manifest: Mapping[str, Any], *names: str) -> Any:
 
 
 #: Flags whose next word is where a command writes.
-_PLACES = ("--out", "-o")
+_OUT_FLAGS = ("--out", "-o")
 
 
 def command(manifest: Mapping[str, Any]) -> str | None:
@@ -41,7 +41,7 @@ def command(manifest: Mapping[str, Any]) -> str | None:
         return None
     words = [str(word) for word in argv]
     # Where it went is a place of that machine, and not empty any more.
-    for flag in _PLACES:
+    for flag in _OUT_FLAGS:
         if flag in words[:-1]:
             place = words.index(flag)
             del words[place : place + 2]
