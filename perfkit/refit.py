@@ -1,4 +1,4 @@
-"""Measured rows to fits of what kernels reach, and to the file that holds them (:mod:`perfkit.roofline.fitting`)."""
+"""Measured rows to fits of what kernels reach (:mod:`perfkit.roofline.fitting`), and to the file that holds them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,9 @@ from perfkit.method import Case, Config
 from perfkit.profiles import Gpu, load_gpu
 from perfkit.registry import get_method
 from perfkit.roofline import Roofs
-from perfkit.roofline.efficiency import Efficiency
-from perfkit.roofline.fitting import (
-    HeldOut,
-    Key,
-    Observation,
-    Summary,
-    covered,
-    errors,
-    fit,
-    fit_all,
-    held_out,
-    loan,
-    summary,
-)
+from perfkit.roofline.efficiency import PARAMETERS, Efficiency
+from perfkit.roofline.fitting import Key, Observation, covered, errors, fit, fit_all
+from perfkit.roofline.heldout import HeldOut, Summary, held_out, loan, summary
 from perfkit.shape import Shape
 
 Row = Mapping[str, Any]
@@ -110,12 +99,12 @@ def timed(rows: Iterable[Row], roofs_of: RoofsOf) -> Timed:
     return found
 
 
-def left_out(key: Key, seen: Sequence[Observation], waits: Mapping[str, float]) -> list[dict[str, Any]]:
+def left_out(key: Key, seen: Sequence[Observation], shared: Mapping[str, float]) -> list[dict[str, Any]]:
     """Return how each model's rows are predicted by a fit to the others."""
     models = sorted({one.model for one in seen})
     out = []
     for model in models if len(models) > 1 else ():
-        found = fit(key, [one for one in seen if one.model != model], waits)
+        found = fit(key, [one for one in seen if one.model != model], shared)
         rest = [one for one in seen if one.model == model]
         error = errors(found, rest)
         worst = float(error[np.argmax(np.abs(error))])
@@ -132,7 +121,7 @@ class Refit:
         timed: what they were fitted to.
         fits: one for each method that had enough times.
         held: every row as fits predict it that have not seen its model's rows of the method.
-        loan: :func:`perfkit.roofline.fitting.loan`.
+        loan: :func:`perfkit.roofline.heldout.loan`.
     """
 
     timed: Timed
@@ -197,17 +186,18 @@ def _entry(found: Efficiency, seen: Sequence[Observation], rows: Sequence[Row], 
     """Return one fit as YAML."""
     key = (found.family, found.method, found.phase, found.gpu)
     own = dict(found.intervals)
-    waits = {name: value for name in ("overhead_us", "walk_us") if name not in own and (value := getattr(found, name))}
+    shared = {name: getattr(found, name) for name, (without, *_) in PARAMETERS.items()
+              if name not in own and getattr(found, name) != without}  # fmt: skip
     lines = [f"family: {found.family}", f"method: {found.method}", f"phase: {found.phase}", f"gpu: {found.gpu}",
              f'date: "{date}"', f"sources: [{', '.join(files)}]", f"n: {len(seen)}",
              f"models: [{', '.join(sorted({one.model for one in seen}))}]",
              f"batches: {sorted({one.batch for one in seen})}",
              f"windows: {sorted({one.window for one in seen if one.window})}", "parameters:"]  # fmt: skip
-    # What verify waits for was fitted to decode, and has its interval there.
-    for name, (lo, hi) in (own | {name: (value, value) for name, value in waits.items()}).items():
+    # What verify shares with decode was fitted there, and has its interval there.
+    for name, (lo, hi) in (own | {name: (value, value) for name, value in shared.items()}).items():
         lines.append(f"  {name}: {{value: {getattr(found, name):.5g}, lo: {lo:.5g}, hi: {hi:.5g}}}")
     kernel = resources(rows)
-    others = left_out(key, seen, waits)
+    others = left_out(key, seen, shared)
     lines += [f"spread: {found.spread:.4f}", f"width: {found.width:.4f}", f"freedom: {found.freedom:g}",
               *([f"kernel: {{{', '.join(f'{name}: {value}' for name, value in kernel.items())}}}"] if kernel else []),
               "left_out:" if others else "left_out: []"]  # fmt: skip

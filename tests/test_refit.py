@@ -17,18 +17,8 @@ from perfkit.profiles.measured import EFFICIENCY, MEASURED, load_held_out, load_
 from perfkit.refit import Refit, case_of, refit, timed
 from perfkit.roofline import shipped_roofs
 from perfkit.roofline.efficiency import Efficiency, efficiency_for, known
-from perfkit.roofline.fitting import (
-    Observation,
-    covered,
-    enough,
-    errors,
-    fit,
-    fit_all,
-    held_out,
-    loan,
-    predicted,
-    summary,
-)
+from perfkit.roofline.fitting import Observation, covered, enough, errors, fit, fit_all, predicted
+from perfkit.roofline.heldout import held_out, loan, summary
 
 ROOT = Path(__file__).resolve().parents[1]
 KEY = ("mamba2", "replay", "decode", "h200-sxm")
@@ -123,7 +113,8 @@ def test_the_file_says_how_models_left_out_are_predicted() -> None:
 def test_a_loan_is_as_wide_as_loans_have_been_wrong(found: Refit) -> None:
     worth = loan(found.timed.observations, found.fits)
     assert worth is not None and worth["n"] == 10  # five methods of two families, each lent to the other
-    assert load_loan()["width"] == pytest.approx(worth["width"], abs=1e-4)
+    shipped = load_loan()
+    assert shipped is not None and shipped["width"] == pytest.approx(worth["width"], abs=1e-4)
     assert 0.15 < worth["width"] < 0.4
     alone = {key: seen for key, seen in found.timed.observations.items() if key[0] == "mamba2"}
     assert loan(alone, fit_all(alone)) is None

@@ -17,7 +17,7 @@ from perfkit.profiles import load_efficiency, load_gpu, load_measured, load_mode
 from perfkit.profiles.measured import EFFICIENCY, MEASURED, load_loan
 from perfkit.refit import case_of
 from perfkit.roofline import efficiency_for, predict, roofs_for
-from perfkit.roofline.efficiency import Efficiency, borrowed, form, known, tile_of
+from perfkit.roofline.efficiency import Efficiency, borrowed, form, known, loan_width, tile_of
 from perfkit.roofline.latency import UNFITTED_FACTOR, UNFITTED_US
 from perfkit.roofline.roof import datasheet_roofs
 
@@ -49,8 +49,9 @@ def test_shipped_parameters_are_physical() -> None:
             assert item["lo"] <= item["value"] <= item["hi"]
 
 
-def test_verify_waits_like_the_decode_kernels_of_its_build() -> None:
+def test_verify_shares_parameters_with_the_decode_kernels_of_its_build() -> None:
     assert fitted("replay", "verify").walk_us == pytest.approx(fitted("replay").walk_us, rel=1e-4)
+    assert fitted("replay", "verify").record_share == pytest.approx(fitted("replay").record_share, rel=1e-4)
     for method in ("snapshot", "fused_recovery", "stree"):
         assert fitted(method, "verify").overhead_us == pytest.approx(fitted("conventional").overhead_us, rel=1e-4)
 
@@ -165,9 +166,7 @@ def test_a_family_that_was_never_timed_borrows_and_says_so() -> None:
     assert conventional.efficiency == fitted("conventional", family="kda").efficiency
     own = fitted("conventional", family="kda")
     assert own.lender is None
-    assert math.log1p(conventional.width) == pytest.approx(
-        math.hypot(math.log1p(own.width), math.log1p(load_loan()["width"]))
-    )
+    assert math.log1p(conventional.width) == pytest.approx(math.hypot(math.log1p(own.width), math.log1p(loan_width())))
     assert fitted("stree", "verify", "kda").lender == "mamba2"
 
 
@@ -216,13 +215,13 @@ def test_a_bad_file_is_one_line(tmp_path: Path, old: str, new: str, says: str) -
 
 def test_no_file_is_no_fit(tmp_path: Path) -> None:
     assert load_efficiency(tmp_path) == []
-    assert load_loan(tmp_path) == {"width": 1.0, "n": 0}
+    assert load_loan(tmp_path) is None
 
 
 def test_a_users_own_fits_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = fitted("replay")
     monkeypatch.setenv("PERFKIT_ROOFS", str(tmp_path))
-    own = GOOD.replace("walk_us: {value: 0.8", "walk_us: {value: 0.9").replace("hi: 0.87", "hi: 1.2")
+    own = GOOD.replace("walk_us: {value: 0.8", "walk_us: {value: 0.9").replace("hi: 0.87679", "hi: 1.2")
     (tmp_path / EFFICIENCY).write_text(own, encoding="utf-8")
     assert fitted("replay").walk_us == pytest.approx(before.walk_us + 0.1)
     monkeypatch.delenv("PERFKIT_ROOFS")

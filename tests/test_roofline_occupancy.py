@@ -31,21 +31,19 @@ def test_warps_of_an_sm(registers: int, shared: int, warps: int, held: int) -> N
 
 
 def test_what_is_not_memory_goes_with_sms_and_clock() -> None:
-    assert carried_efficiency(0.8, H200, H200) == pytest.approx(0.8)
-    assert carried_efficiency(1.0, H200, B300) == 1.0
-    # Memory of an H100 is slower by 3350 / 4800 and its SMs are the same: what is not memory weighs less.
-    assert carried_efficiency(0.8, H200, H100) == pytest.approx(1 / (1 + 0.25 * 3350 / 4800))
-    faster = B300.bandwidth_gb_s / H200.bandwidth_gb_s
+    assert carried_efficiency(0.8, H200, H200, 1.0) == pytest.approx(0.8)
+    assert carried_efficiency(1.0, H200, B300, 5 / 3) == 1.0
+    # Memory of an H100 is slower and its SMs are the same: what is not memory weighs less.
+    assert carried_efficiency(0.8, H200, H100, 0.7) == pytest.approx(1 / (1 + 0.25 * 0.7))
     sms = 132 / 148 * H200.boost_clock_mhz / B300.boost_clock_mhz
-    assert carried_efficiency(0.8, H200, B300) == pytest.approx(1 / (1 + 0.25 * sms * faster))
-    assert carried_efficiency(0.8, H200, replace(B300, bandwidth_gb_s=None)) == 0.8
+    assert carried_efficiency(0.8, H200, B300, 5 / 3) == pytest.approx(1 / (1 + 0.25 * sms * 5 / 3))
 
 
 def test_fewer_warps_on_an_sm_reach_less() -> None:
     kernel, small = Resources(254, 25_600, 1), replace(H200, smem_per_sm_kb=100)
     assert (resident_warps(kernel, H200), resident_warps(kernel, small)) == (8, 3)
-    assert carried_efficiency(0.8, H200, small, kernel) == pytest.approx(1 / (1 + 0.25 * 8 / 3))
-    assert carried_efficiency(0.8, small, H200, kernel) == pytest.approx(0.8)  # more warps are not counted on
+    assert carried_efficiency(0.8, H200, small, 1.0, kernel) == pytest.approx(1 / (1 + 0.25 * 8 / 3))
+    assert carried_efficiency(0.8, small, H200, 1.0, kernel) == pytest.approx(0.8)  # more warps are not counted on
 
 
 def test_fits_are_carried_over_to_other_gpus() -> None:
@@ -55,6 +53,8 @@ def test_fits_are_carried_over_to_other_gpus() -> None:
     assert here.carried_to is None and there.carried_to == "b300"
     assert there.gpu == "h200-sxm" and there.efficiency < here.efficiency
     assert (1 + there.width) > (1 + here.width) and there.width < here.width + CARRIED_WIDTH
+    faster = 8000 / 4800
+    assert there.efficiency == pytest.approx(carried_efficiency(here.efficiency, H200, B300, faster, here.kernel))
     slower = efficiency_for("mamba2", "replay", "decode", "h100-sxm")
     assert slower is not None and slower.efficiency > here.efficiency
     # One without a profile, and none at all: as it was timed.

@@ -48,8 +48,6 @@ _FIT = (*_FIT_TEXTS, "sources", "n", "models", "batches", "windows", "parameters
 #: What a parameter may be; their meaning stands in perfkit.roofline.efficiency.
 _LIMITS = {"overhead_us": 100.0, "walk_us": 100.0, "record_share": 1.0, "efficiency": 1.0, "arithmetic": 20.0,
            "flush": 10.0}  # fmt: skip
-#: The width of a loan where none was ever tried: a factor of two. Stated.
-_UNTRIED_LOAN = 1.0
 _KERNEL = ("registers", "shared_bytes", "warps")
 _LEFT_OUT = ("model", "rms", "worst", "covered")
 
@@ -109,11 +107,11 @@ def load_efficiency(directory: Path | None = None) -> list[dict[str, Any]]:
     return fits
 
 
-def load_loan(directory: Path | None = None) -> dict[str, float]:
-    """Return what it is worth to borrow a fit from another family.
+def load_loan(directory: Path | None = None) -> dict[str, float] | None:
+    """Return what it is worth to borrow a fit from another family; None of a file that does not say.
 
     ``width`` is the half width of the 95 % interval of such a prediction, as a factor less 1, and ``n`` how many loans
-    it was taken from; of a file without it, of none.
+    it was taken from.
 
     Raises:
         InputError: as :func:`load_efficiency`.
@@ -121,7 +119,7 @@ def load_loan(directory: Path | None = None) -> dict[str, float]:
     path = (directory or MEASURED) / EFFICIENCY
     data = read_yaml(path).get("loan") if path.is_file() else None
     if data is None:
-        return {"width": _UNTRIED_LOAN, "n": 0}
+        return None
     item = entry(data, ("width", "n"), path, "loan")
     return {"width": positive(item["width"], path, "loan.width"),
             "n": whole(item["n"], file=path, field="loan.n", minimum=1)}  # fmt: skip

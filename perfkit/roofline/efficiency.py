@@ -19,9 +19,9 @@ not to a model or a GPU:
 ``flush``       what a step that flushes takes over what all of the above says of it: it writes what it has just read
                 and folded, and where some rows of a step flush, the bytes that they move count.
 
-Each method has two to four of them (:data:`FORMS`); the others have no effect. Verify steps
-were timed at one batch, so what they wait for whatever the batch is that of the family's decode kernels of the same
-build (:data:`WAITS`). They are fitted with L2 cold (:mod:`perfkit.roofline.fitting`).
+Each method has two to four of them (:data:`FORMS`); the others have no effect. Verify steps were timed at one batch, so
+what they wait for whatever the batch is that of the family's decode kernels of the same build, and so is what a tile of
+records adds (:data:`SHARED`). They are fitted with L2 cold (:mod:`perfkit.roofline.fitting`).
 
 A method that was never timed in its family is predicted by the same method of another family, :func:`borrowed`, with
 an interval that says what such a loan has been worth where both were timed.
@@ -62,9 +62,10 @@ DEFAULT_FORMS: Mapping[str, tuple[str, ...]] = {
     "decode": ("overhead_us", "efficiency"),
     "verify": ("efficiency", "arithmetic"),
 }
-#: Of which decode method, and which parameter, verify kernels wait like: replay walks, the others hold one tile.
-WAITS: Mapping[str, tuple[str, str]] = {"replay": ("replay", "walk_us")}
-DEFAULT_WAIT = ("conventional", "overhead_us")
+#: Of which decode method, and which parameters, verify kernels share, for they were timed at one batch and hardly more
+#: than one window: replay walks over tiles of rows and records, the others hold one tile.
+SHARED: Mapping[str, tuple[str, tuple[str, ...]]] = {"replay": ("replay", ("walk_us", "record_share"))}
+DEFAULT_SHARED = ("conventional", ("overhead_us",))
 #: Whose kernels are most alike, first: the delta rules solve for what they write, and Mamba-2 does not.
 SIBLINGS: Mapping[str, tuple[str, ...]] = {"gdn": ("kda", "mamba2"), "kda": ("gdn", "mamba2"), "mamba2": ("gdn", "kda")}
 #: Rows of a tile in a walk, and records of the smallest tile.
@@ -75,6 +76,8 @@ TILE_RECORDS = 16
 PRIOR_SPREAD = 0.04
 PRIOR_FREEDOM = 4
 CONFIDENCE = 0.95
+#: Half width of the 95 % interval of a loan where none was ever tried: a factor of two. Stated.
+UNTRIED_LOAN = 1.0
 #: Half width of the 95 % interval that carrying over to another GPU adds: three kernels of others that were timed on an
 #: H200 land within 8 % of their published times on a B300. Stated.
 CARRIED_WIDTH = 0.10
@@ -235,7 +238,8 @@ def loan_width() -> float:
 def _read(folder: Path, stamp: object) -> tuple[tuple[Efficiency, ...], float]:
     from perfkit.profiles.measured import load_efficiency, load_loan
 
-    return tuple(map(from_entry, load_efficiency(folder))), load_loan(folder)["width"]
+    loan = load_loan(folder)
+    return tuple(map(from_entry, load_efficiency(folder))), UNTRIED_LOAN if loan is None else loan["width"]
 
 
 def efficiency_for(
@@ -267,7 +271,9 @@ def carried(found: Efficiency, gpu: str | Gpu) -> Efficiency:
         here, there = load_gpu(found.gpu), load_gpu(gpu) if isinstance(gpu, str) else gpu
     except InputError:
         return found
-    share = carried_efficiency(found.efficiency, here, there, found.kernel)
+    speeds = (there.bandwidth_gb_s, here.bandwidth_gb_s)  # of datasheets: roofs of few GPUs were measured
+    faster = speeds[0] / speeds[1] if speeds[0] and speeds[1] else 1.0
+    share = carried_efficiency(found.efficiency, here, there, faster, found.kernel)
     width = math.expm1(math.hypot(math.log1p(found.width), math.log1p(CARRIED_WIDTH)))
     return replace(found, efficiency=share, width=width, carried_to=there.key)
 

@@ -1,9 +1,4 @@
-"""Fitting efficiencies to measured times, and what the fits say of times that they have not seen.
-
-Rows are held out by model and method together, never at random: windows and acceptances of one kernel share its errors,
-and a fit that has seen the others of a group knows them. What a method does on a model is then predicted from the same
-method on other models of the family, or where there is none from another family's (:func:`borrowed`).
-"""
+"""Fitting efficiencies (:mod:`perfkit.roofline.efficiency`) to measured times."""
 
 from __future__ import annotations
 
@@ -18,13 +13,12 @@ from numpy.typing import NDArray
 from perfkit.errors import InputError
 from perfkit.roofline.efficiency import (
     CONFIDENCE,
-    DEFAULT_WAIT,
+    DEFAULT_SHARED,
     PARAMETERS,
     PRIOR_FREEDOM,
     PRIOR_SPREAD,
-    WAITS,
+    SHARED,
     Efficiency,
-    borrowed,
     form,
 )
 
@@ -33,12 +27,6 @@ Array = NDArray[np.float64]
 Key = tuple[str, str, str, str]
 #: Weight of a flush step's time beside the mean's: it is one of many steps, and tuned for less.
 FLUSH_WEIGHT = 0.3
-#: The interval that held-out rows are counted in.
-HELD_OUT_CONFIDENCE = 0.90
-#: As perfkit.profiles.measured has it.
-UNTRIED_LOAN = 1.0
-#: Median |x| of a normal distribution, for the scale of loans: one bad kernel says nothing of the others.
-_MEDIAN_NORMAL = 0.6745
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,7 +136,7 @@ def enough(method: str, phase: str, observations: Sequence[Observation]) -> bool
     return len(_clusters(observations)) >= len(form(method, phase))
 
 
-def fit(key: Key, observations: Sequence[Observation], waits: Mapping[str, float] | None = None) -> Efficiency:
+def fit(key: Key, observations: Sequence[Observation], shared: Mapping[str, float] | None = None) -> Efficiency:
     """Fit a method's parameters by relative least squares.
 
     Windows and acceptances of one model, batch and T share their errors (one kernel, one tuner), so they count as one
@@ -158,7 +146,7 @@ def fit(key: Key, observations: Sequence[Observation], waits: Mapping[str, float
     Args:
         key: family, method, phase, GPU.
         observations: their times.
-        waits: what verify kernels wait for whatever the batch: a parameter and its value.
+        shared: parameters that verify kernels share with decode, and their values.
 
     Raises:
         InputError: fewer clusters than parameters.
@@ -179,7 +167,7 @@ def fit(key: Key, observations: Sequence[Observation], waits: Mapping[str, float
         names = tuple(name for name in names if name != "flush")
 
     def made(values: Iterable[float]) -> Efficiency:
-        given: dict[str, Any] = dict(waits or {}) | dict(zip(names, map(float, values), strict=True))
+        given: dict[str, Any] = dict(shared or {}) | dict(zip(names, map(float, values), strict=True))
         return Efficiency(family, method, phase, gpu, **given)
 
     def residuals(values: Array) -> Array:
@@ -193,7 +181,12 @@ def fit(key: Key, observations: Sequence[Observation], waits: Mapping[str, float
     start = [PARAMETERS[name][1] for name in names]
     found = least_squares(residuals, start, bounds=(low, high), x_scale=start,
                           xtol=1e-12, ftol=1e-12, gtol=1e-12)  # fmt: skip
-    values = np.array([lo if x - lo < 1e-6 * (hi - lo) else x for x, lo, hi in zip(found.x, low, high, strict=True)])
+
+    def snapped(values: Array) -> Array:
+        """Return values with those that all but lie on their lower limit put there."""
+        return np.where(values - low < 1e-4 * np.subtract(high, low), low, values)
+
+    values = snapped(found.x)
     free = len(clusters) - len(names)
     freedom = free + PRIOR_FREEDOM
     squares = len(clusters) * float(np.mean(found.fun[: len(observations)] ** 2))
@@ -203,8 +196,8 @@ def fit(key: Key, observations: Sequence[Observation], waits: Mapping[str, float
     if "flush" in names:
         which = np.concatenate((which, which[apart]))
     half = quantile * _standard_errors(found.jac, found.fun, which, spread)
-    intervals = {name: (max(float(x - h), lo), min(float(x + h), hi))
-                 for name, x, h, lo, hi in zip(names, values, half, low, high, strict=True)}  # fmt: skip
+    ends = np.maximum(values - half, low), np.minimum(snapped(values + half), high)
+    intervals = {name: (float(lo), float(hi)) for name, lo, hi in zip(names, *ends, strict=True)}
     return replace(made(values), spread=spread, width=math.expm1(quantile * spread), freedom=float(freedom),
                    intervals=intervals, batches=tuple(sorted({o.batch for o in observations})))  # fmt: skip
 
@@ -233,7 +226,7 @@ def _standard_errors(jacobian: Any, residuals: Array, which: NDArray[Any], sprea
 def fit_all(
     observations: Mapping[Key, Sequence[Observation]], done: dict[tuple[Any, ...], Efficiency] | None = None
 ) -> tuple[Efficiency, ...]:
-    """Fit every method that has enough times; decode first, whose waits the verify kernels share.
+    """Fit every method that has enough times; decode first, for verify kernels share parameters of it.
 
     ``done`` keeps what was fitted, so that sets of observations which have most methods in common share their fits.
     """
@@ -243,135 +236,13 @@ def fit_all(
         family, method, phase, gpu = key
         if not enough(method, phase, observations[key]):
             continue
-        waits = {}
+        shared: dict[str, float] = {}
         if phase == "verify":
-            lender, name = WAITS.get(method, DEFAULT_WAIT)
+            lender, names = SHARED.get(method, DEFAULT_SHARED)
             decode = fits.get((family, lender, "decode", gpu))
-            waits = {name: getattr(decode, name)} if decode is not None else {}
-        same = (key, *map(id, observations[key]), *waits.items())
+            shared = {name: getattr(decode, name) for name in names} if decode is not None else {}
+        same = (key, *map(id, observations[key]), *shared.items())
         if same not in done:
-            done[same] = fit(key, observations[key], waits)
+            done[same] = fit(key, observations[key], shared)
         fits[key] = done[same]
     return tuple(fits[key] for key in sorted(fits))
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOut:
-    """What fits that have not seen a row's model and method say of it.
-
-    Attributes:
-        key: family, method, phase, GPU.
-        model: its key.
-        case_id: of the row.
-        time_us: measured.
-        predicted_us: predicted.
-        lo: lower end of the 90 % interval.
-        hi: upper end.
-        lender: the family that the prediction is borrowed from; None where another model of the family was timed.
-    """
-
-    key: Key
-    model: str
-    case_id: str
-    time_us: float
-    predicted_us: float
-    lo: float
-    hi: float
-    lender: str | None
-
-    @property
-    def error(self) -> float:
-        """Predicted / measured - 1."""
-        return self.predicted_us / self.time_us - 1.0
-
-    @property
-    def inside(self) -> bool:
-        """Whether the measured time is inside the interval."""
-        return self.lo <= self.time_us <= self.hi
-
-
-def held_out(observations: Mapping[Key, Sequence[Observation]]) -> list[HeldOut]:
-    """Return what is predicted of each row when its model's rows of the method are left out; in their order.
-
-    Rows of a method that no other model was timed with, and no other family, are not among them.
-    """
-    out: list[HeldOut] = []
-    done: dict[tuple[Any, ...], Efficiency] = {}
-    for key, seen in observations.items():
-        for model in dict.fromkeys(one.model for one in seen):
-            rest = dict(observations)
-            rest[key] = [one for one in seen if one.model != model]
-            if not rest[key]:
-                del rest[key]
-            fits = fit_all(rest, done)
-            found = next((one for one in fits if (one.family, one.method, one.phase, one.gpu) == key), None)
-            if found is None:
-                worth = loan(rest, fits)
-                found = borrowed(*key[:3], fits, worth["width"] if worth is not None else UNTRIED_LOAN)
-            if found is None:
-                continue
-            rows = [one for one in seen if one.model == model]
-            width = _width_at(found, HELD_OUT_CONFIDENCE)
-            for one, us in zip(rows, predicted(found, rows), strict=True):
-                out.append(HeldOut(key, model, one.case_id, one.time_us, float(us), float(us) / width,
-                                   float(us) * width, found.lender))  # fmt: skip
-    return out
-
-
-def _width_at(found: Efficiency, confidence: float) -> float:
-    """Return the factor of the interval at another confidence: as much narrower as the quantiles of its spread are."""
-    from scipy.stats import t
-
-    share = float(t.ppf(0.5 + confidence / 2, found.freedom) / t.ppf(0.5 + CONFIDENCE / 2, found.freedom))
-    return float((1.0 + found.width) ** share)
-
-
-def loan(observations: Mapping[Key, Sequence[Observation]], fits: Sequence[Efficiency]) -> dict[str, float] | None:
-    """Return what borrowing from another family has been worth, as :func:`perfkit.profiles.measured.load_loan` does.
-
-    None where no method was timed with two families. Each family's times of such a method are predicted from the
-    other's.
-    """
-    from scipy.stats import t
-
-    off = []
-    for key, seen in observations.items():
-        family, method, phase, _ = key
-        others = [one for one in fits if (one.family, one.method, one.phase) != (family, method, phase)]
-        found = borrowed(family, method, phase, others, 0.0)
-        if found is not None:
-            off.append(float(np.sqrt(np.mean(np.log1p(errors(found, seen)) ** 2))))
-    if not off:
-        return None
-    scale = float(np.median(off)) / _MEDIAN_NORMAL
-    return {"width": math.expm1(float(t.ppf(0.5 + CONFIDENCE / 2, len(off))) * scale), "n": len(off)}
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Errors of held-out rows in a few numbers.
-
-    Attributes:
-        n: rows.
-        median: of |predicted / measured - 1|.
-        p95: 95th percentile of the same.
-        covered: share of the rows inside the 90 % interval.
-    """
-
-    n: int
-    median: float
-    p95: float
-    covered: float
-
-
-def summary(rows: Sequence[HeldOut]) -> Summary:
-    """Return the errors of held-out rows in a few numbers.
-
-    Raises:
-        InputError: there are none.
-    """
-    if not rows:
-        raise InputError("nothing to hold out: times of two models or two families are needed", field="rows")
-    off = np.abs([one.error for one in rows])
-    return Summary(len(rows), float(np.median(off)), float(np.quantile(off, 0.95)),
-                   float(np.mean([one.inside for one in rows])))  # fmt: skip

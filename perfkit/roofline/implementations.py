@@ -30,6 +30,7 @@ from perfkit.profiles.implementations import Timed, check_implementation, read_i
 from perfkit.roofline.acceptance import acceptance_pmf
 from perfkit.roofline.cursor import Chain, committed_chain, phase_chain
 from perfkit.roofline.footprint import HOLDINGS
+from perfkit.roofline.occupancy import carried_efficiency
 from perfkit.roofline.roof import shipped_roofs
 from perfkit.roofline.state_traffic import state_traffic
 from perfkit.roofline.traffic import Counts, layer_record_bytes, layer_state_bytes
@@ -122,12 +123,9 @@ def carried_over(known: Bound, gpu: Gpu) -> float:
     Bytes take what that GPU's roof says. The rest of the time shrinks by the ratio of SMs times clock: it is not
     memory that the kernel waits for there. Where a GPU's clock is not known, clocks count as equal.
     """
-    launch, body = known.launch_us, bound(known.timed, gpu).body_us
     here = load_gpu(known.timed.gpu)
-    clocks = (here.boost_clock_mhz, gpu.boost_clock_mhz)
-    clock = clocks[0] / clocks[1] if clocks[0] and clocks[1] else 1.0
-    rest = max(known.time_us - launch - known.body_us, 0.0) * here.sm_count / gpu.sm_count * clock
-    return body / (body + rest)
+    faster = known.body_us / bound(known.timed, gpu).body_us
+    return carried_efficiency(min(known.efficiency, 1.0), here, gpu, faster)
 
 
 def load_implementations(impl: str | None = None, gpu: str | Gpu | None = None) -> tuple[dict[str, Any], ...]:

@@ -49,10 +49,6 @@ class Sms(Protocol):
         """Their highest clock; None where unknown."""
 
     @property
-    def bandwidth_gb_s(self) -> float | None:
-        """Of the datasheet; None where unknown."""
-
-    @property
     def regs_per_sm(self) -> int:
         """Registers of an SM."""
 
@@ -83,21 +79,22 @@ def resident_warps(kernel: Resources, gpu: Sms) -> int:
     return programs * kernel.warps
 
 
-def carried_efficiency(efficiency: float, here: Sms, there: Sms, kernel: Resources | None = None) -> float:
-    """Return the share of the roof that a kernel reaches on another GPU; the same where a bandwidth is not known.
+def carried_efficiency(
+    efficiency: float, here: Sms, there: Sms, faster_memory: float, kernel: Resources | None = None
+) -> float:
+    """Return the share of the roof that a kernel reaches on another GPU.
 
     Args:
         efficiency: the share that it reaches where it was timed.
         here: the GPU that it was timed on.
         there: the other one.
+        faster_memory: what its bytes take here over what they take there.
         kernel: what its programs take; without it, as many warps are taken to fit.
     """
-    if not here.bandwidth_gb_s or not there.bandwidth_gb_s:
-        return efficiency
     clocks = (here.boost_clock_mhz, there.boost_clock_mhz)
     clock = clocks[0] / clocks[1] if clocks[0] and clocks[1] else 1.0
     excess = (1.0 / efficiency - 1.0) * here.sm_count / there.sm_count * clock
     if kernel is not None:
         held = (resident_warps(kernel, here), resident_warps(kernel, there))
         excess *= held[0] / held[1] if 0 < held[1] < held[0] else 1.0
-    return 1.0 / (1.0 + excess * there.bandwidth_gb_s / here.bandwidth_gb_s)
+    return 1.0 / (1.0 + excess * faster_memory)
