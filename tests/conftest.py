@@ -28,6 +28,14 @@ os.environ["PERFKIT_ROOFS"] = os.devnull  # nor roofs that the user measured: no
 import pytest  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
+try:
+    from hypothesis import settings
+except ModuleNotFoundError:  # as on a machine that only runs the tests marked gpu
+    pass
+else:
+    # The machine may be busy: what takes long is seen by the suite's own limit.
+    settings.register_profile("perfkit", deadline=None)
+    settings.load_profile("perfkit")
 
 
 def _has_gpu() -> bool:

@@ -105,7 +105,10 @@ def test_state_dtype_is_the_models_unless_said():
         ({"state_dtype": "fp32,fp8"}, "--state-dtype: 'fp8': unknown dtype (allowed: float32, float16, bfloat16)"),
         ({"state_dtype": "float64"}, "--state-dtype: 'float64': unknown dtype (allowed: float32, float16, bfloat16)"),
         ({"input_dtype": "fp64"}, "--input-dtype: 'fp64': unknown dtype (allowed: float32, float16, bfloat16)"),
-        ({"preset": "enormous"}, "--preset: 'enormous': no such preset (allowed: default, quick, verify, FILE.yaml)"),
+        (
+            {"preset": "enormous"},
+            "--preset: 'enormous': no such preset (allowed: default, quick, verify, windows, FILE.yaml)",
+        ),
     ],
 )
 def test_bad_flags(flags, line):

@@ -84,7 +84,7 @@ def test_lines_say_how_many_drafts_are_verified(worker: Worker, capsys: pytest.C
     assert shown == {"2", "3", "4", "5", "7", "8", "16", "tree4", "tree6", "tree8"}
     worker.replies["interpret snapshot"] = {"status": "incorrect", "reason": "step 3", "row": {}}
     assert run(["check", "--method", "snapshot", "--no-compile"]) == 1
-    assert "incorrect: interpreter mamba2 snapshot B3 T4 [" in capsys.readouterr().out
+    assert "incorrect: interpreter mamba2 snapshot B2 T4 [" in capsys.readouterr().out
 
 
 def test_one_line_a_case_and_a_count(worker: Worker, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,16 @@ def line(figure: go.Figure, name: str) -> go.Scatter:
     return trace
 
 
+def choice(data: pd.DataFrame) -> str:
+    """Name what the plan chooses as figures do: which window that is depends on the fits that ship."""
+    row = data[data["chosen"]].iloc[0]
+    return f"{row['method']} at T = {row['draft_len']:.0f}, L = {row['window']:.0f}"
+
+
+def thousands(value: float) -> str:
+    return f"{value / 1e3:.1f}k"
+
+
 def test_the_front_is_that_of_the_frame() -> None:
     data = made().front
     figure = figures.plan_front(data)
@@ -41,27 +51,28 @@ def test_capacity_is_that_of_the_frame_with_its_band() -> None:
     data = made().capacity
     figure = figures.plan_capacity(data)
     rows = data[data["chosen"]].sort_values("concurrency")
-    drawn = line(figure, "replay at T = 4, L = 32")
+    name = choice(data)
+    drawn = line(figure, name)
     assert (list(drawn.x), list(drawn.y)) == (list(rows["concurrency"]), list(rows["tokens_per_s"]))
     (band,) = [one for one in figure.data if one.name == "band" and one.legendgroup == drawn.legendgroup]
     assert list(band.y) == [*rows["tokens_per_s_hi"], *rows["tokens_per_s_lo"][::-1]]
-    running = line(figure, "replay at T = 4, L = 32, running")
+    running = line(figure, f"{name}, running")
     assert (running.yaxis, list(running.y)) == ("y2", list(rows["runs"]))
-    waves = line(figure, "replay at T = 4, L = 32, in waves")
+    waves = line(figure, f"{name}, in waves")
     assert list(waves.y) == list(rows.loc[rows["waves"].gt(1), "together_tokens_per_s"])
     best = data.drop_duplicates(["method", "draft_len"]).drop_duplicates("method")
     assert [note.text for note in figure.layout.annotations if note.name == "end-label"] == [
         f"{fits:,} fit" for fits in sorted(best["fits"])
     ]
     saved = pd.read_csv(io.StringIO(points_csv(figure)))
-    saved = saved[saved["series"].eq("replay at T = 4, L = 32")]
+    saved = saved[saved["series"].eq(name)]
     assert saved["low"].tolist() == pytest.approx(rows["tokens_per_s_lo"].tolist())
 
 
 def test_terms_over_the_context_are_of_a_committed_token() -> None:
     data = made().context
     figure = figures.plan_context(data)
-    for method, name in (("conventional", "conventional decode"), ("replay", "replay at T = 4, L = 32")):
+    for method, name in (("conventional", "conventional decode"), ("replay", choice(data))):
         rows = data[data["method"].eq(method)]
         each = rows["accepted"]
         rest = rows[[f"term_{term}_ms" for term in ("weights", "draft", "rows", "fixed", "comm")]].sum(axis=1)
@@ -73,35 +84,45 @@ def test_terms_over_the_context_are_of_a_committed_token() -> None:
 
 def test_titles_say_what_the_frames_hold() -> None:
     frames = made()
+    front = frames.front[frames.front["on_front"] & frames.front["state_dtype"].eq("float32")]
+    (answer,) = frames.front[frames.front["chosen"]].itertuples()
+    alone, most = front.loc[front["user_tokens_per_s"].idxmax()], front.loc[front["tokens_per_s"].idxmax()]
     assert title(figures.plan_front(frames.front)) == (
-        "1 request alone gets 632 tokens/s (snapshot at T = 3), 512 together 26.5k (replay at T = 4); the answer, "
-        "21.8k of 256, is on the front (predicted)"
+        f"{alone.batch} request alone gets {alone.user_tokens_per_s:.0f} tokens/s ({alone.method} at "
+        f"T = {alone.draft_len}), {most.batch} together {thousands(most.tokens_per_s)} ({most.method} at "
+        f"T = {most.draft_len}); the answer, {thousands(answer.tokens_per_s)} of 256, is on the front (predicted)"
     )
+    name = choice(frames.capacity)
+    fits = frames.capacity.drop_duplicates("method").set_index("method")["fits"]
     assert title(figures.plan_capacity(frames.capacity)) == (
-        "Requests of 8,192 tokens that fit: 681 with replay at T = 4, L = 32, 292 with snapshot at T = 3 and 916 with "
-        "conventional decode; no request waits of the 256 asked for (predicted)"
+        f"Requests of 8,192 tokens that fit: {fits['replay']} with {name}, {fits['snapshot']} with snapshot at T = 3 "
+        f"and {fits['conventional']} with conventional decode; no request waits of the 256 asked for (predicted)"
     )
-    assert title(figures.plan_context(frames.context)) == (
-        "At 8,192 tokens the state takes 49 % of the step with conventional decode and 26 % with replay at T = 4, "
-        "L = 32; attention takes as long from 95,000 and 66,000 tokens on (predicted)"
+    said = title(figures.plan_context(frames.context))
+    at = frames.context[frames.context["asked"]].set_index("method")
+    terms = [f"term_{term}_ms" for term in ("ssm", "weights", "kv", "draft", "rows", "fixed", "comm")]
+    shares = at["term_ssm_ms"] / at[terms].sum(axis=1)
+    assert said.startswith(
+        f"At 8,192 tokens the state takes {shares['conventional']:.0%} of the step with conventional decode and "
+        f"{shares['replay']:.0%} with {name}; attention takes as long from ".replace("%", " %")
     )
+    assert said.endswith(" tokens on (predicted)")
 
 
 def test_titles_change_with_the_data() -> None:
     front = made().front.assign(tokens_per_s=lambda data: 2 * data["tokens_per_s"])
-    assert "43.5k of 256" in title(figures.plan_front(front))
+    (answer,) = front[front["chosen"]].itertuples()
+    assert f"{thousands(answer.tokens_per_s)} of 256" in title(figures.plan_front(front))
     assert "is behind the front" in title(figures.plan_front(front.assign(on_front=~front["chosen"])))
     capacity = made().capacity
     few = capacity.assign(fits=200, waits=lambda data: (data["concurrency"] - 200).clip(lower=0))
-    assert "of 256, 56 wait with replay at T = 4, L = 32, 56 wait with" in title(figures.plan_capacity(few))
+    assert f"of 256, 56 wait with {choice(capacity)}, 56 wait with" in title(figures.plan_capacity(few))
     context = made().context
     assert "attention takes less at up to 262,144 tokens" in title(
         figures.plan_context(context.assign(crossover_tokens=5e5))
     )
     far = context["crossover_tokens"].where(context["method"].eq("replay"), 5e5)
-    assert "as long from more than 262,144 and 66,000 tokens on" in title(
-        figures.plan_context(context.assign(crossover_tokens=far))
-    )
+    assert "as long from more than 262,144 and " in title(figures.plan_context(context.assign(crossover_tokens=far)))
     assert "there is no attention" in title(figures.plan_context(context.assign(crossover_tokens=None)))
     slow = context.assign(term_ssm_ms=lambda data: 10 * data["term_ssm_ms"])
     assert "the state takes 91 % of the step with conventional decode" in title(figures.plan_context(slow))

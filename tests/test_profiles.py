@@ -252,8 +252,8 @@ def test_profiles_are_json_and_hashable() -> None:
 def test_loading_by_key_is_fast_and_light() -> None:
     """A child imports nothing heavy, and loads a model by alias in well under 50 ms once YAML is imported."""
     code = (
-        "import sys, time; import perfkit.profiles as p; t = time.perf_counter(); p.load_model('nemotron-super');"
-        "ms = (time.perf_counter() - t) * 1e3;"
+        "import sys, time; import perfkit.profiles as p; t = time.process_time(); p.load_model('nemotron-super');"
+        "ms = (time.process_time() - t) * 1e3;"
         "heavy = {'pandas', 'torch', 'triton', 'numpy', 'scipy', 'plotly'} & set(sys.modules); print(ms, sorted(heavy))"
     )
     for attempt in range(3):  # the machine may be busy

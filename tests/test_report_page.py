@@ -311,7 +311,7 @@ def test_command_writes_into_the_run_and_prints_json(tmp_path: Path) -> None:
 def bad(tmp_path: Path, case: str) -> tuple[list[object], str]:
     run = write_run(tmp_path / "run", frame("one"))
     if case == "no such run":
-        return [tmp_path / "missing"], "missing"
+        return [tmp_path / "missing"], "no such run, file o"
     if case == "no results":
         (tmp_path / "empty").mkdir()
         return [tmp_path / "empty"], "not a run"
