@@ -122,6 +122,14 @@ def test_everything_that_can_be_asked_for(capsys: pytest.CaptureFixture[str]) ->
         assert part in text
 
 
+def test_nothing_is_set_where_nothing_keeps_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = (*NANO, "--sla-ms", "0.5")
+    assert plan_json(capsys, *flags)["settings"] is None
+    text = plan(capsys, *flags)
+    assert "Nothing keeps a p99 step within 0.5 ms" in text and "\nsettings " not in text
+    assert plan_json(capsys, *NANO)["settings"]["max_model_len"] and "\nsettings " in plan(capsys, *NANO)
+
+
 def test_csv(capsys: pytest.CaptureFixture[str]) -> None:
     rows = list(csv.DictReader(io.StringIO(plan(capsys, *NANO, "--csv"))))
     assert [row["method"] for row in rows] == ["replay", "conventional"]

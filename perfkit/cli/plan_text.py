@@ -83,7 +83,7 @@ def header(asked: Question) -> Iterator[str]:
     calibrated = "" if asked.roofs.calibrated else ", uncalibrated GPU"
     gpus = f"{asked.tp} x {asked.gpu.key}" if asked.tp > 1 else asked.gpu.key
     yield (f"PREDICTED{calibrated}, decode only: {asked.model.key} on {gpus}, {count(asked.concurrency, 'request')} of "
-           f"{asked.context:,} tokens")  # fmt: skip
+           f"{count(asked.context, 'token')}")  # fmt: skip
     rates = ""
     if asked.drafts.rates:
         rates = f", drafts accepted {', '.join(f'{one:.2f}'.lstrip('0') for one in asked.drafts.rates)}"
@@ -138,7 +138,8 @@ def lines(report: Report) -> Iterator[tuple[str, str]]:
         yield "window", _window(report)
     if report.even is not None:
         yield "break-even", _even(report)
-    yield "settings", _settings(found)
+    if found.verdict != "over the limit":  # nobody should set what breaks it
+        yield "settings", _settings(found)
     yield "flips", _flips(found, report.flipped)
     yield "± holds", f"kernels and roofs; not {not_in_doubt(found)}"
     yield "left out", LEFT_OUT

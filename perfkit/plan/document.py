@@ -42,7 +42,7 @@ def document(
         "best": row_data(found.best),
         "baseline": row_data(found.baseline) if found.baseline is not None else None,
         "gain": asdict(found.gain) if found.gain is not None else None,
-        "settings": engine_settings(asked, found.chosen),
+        "settings": None if found.verdict == "over the limit" else engine_settings(asked, found.chosen),
         "window": asdict(window) if window is not None else None,
         "break_even": asdict(even) if even is not None else None,
         "conventional_step": {"batch": terms.batch, "crossover_tokens": terms.crossover,

@@ -60,7 +60,7 @@ def render_plan(found: Answer, made: Frames, words: Words) -> str:
     drawn: dict[str, Any] = {}
     built = [(name, build(getattr(made, name.removeprefix("plan-")))) for name, build in PLAN_FIGURES]
     gpu = f"{asked.tp} x {asked.gpu.key}" if asked.tp > 1 else asked.gpu.key
-    load = f"{count(asked.concurrency, 'request')} of {asked.context:,} tokens"
+    load = f"{count(asked.concurrency, 'request')} of {count(asked.context, 'token')}"
     lines: dict[str, list[str]] = {}
     for label, line in words.lines:
         lines.setdefault(label, []).append(line)
