@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from perfkit import registry
 from perfkit.cases import CONTROL
 from perfkit.method import Case, Method, Point, Step, constant_acceptance
+from perfkit.profiles import Gpu
 from perfkit.roofline import (
     Chain,
     Prediction,
@@ -28,9 +29,6 @@ from perfkit.roofline import (
 )
 from perfkit.roofline.fitting import Observation
 from perfkit.roofline.latency import bound_us
-
-if TYPE_CHECKING:
-    from perfkit.profiles import Gpu
 
 Row = dict[str, Any]
 #: Candidates when the byte model looks for the best window.
@@ -146,7 +144,8 @@ def flush_share(step: Step, chain: Chain) -> NDArray[np.float64]:
 
 def _time(case: Case, gpu: Gpu, roofs: Roofs, step: Step, windows: Any, flush: Any) -> Prediction:
     """Predict a step of a case with what is known of its method's kernels."""
-    known = efficiency_for(case.shape.family, case.method, case.phase, roofs.gpu)
+    # A profile of one's own has no key that anybody else knows.
+    known = efficiency_for(case.shape.family, case.method, case.phase, gpu if isinstance(gpu, Gpu) else roofs.gpu)
     window = None if case.window is None else windows
     return predict(gpu, roofs, step, efficiency=known, d_v=case.shape.d_v, window=window, flush=flush)
 

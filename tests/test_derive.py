@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +13,9 @@ import pytest
 from perfkit import cases, derive, registry, results
 from perfkit.derive import ratio
 from perfkit.method import Case, Point
+from perfkit.profiles import load_gpu
+from perfkit.profiles.loader import GPUS
+from perfkit.roofline import roofs_for
 from perfkit.roofline.roof import datasheet_roofs
 from perfkit.shape import Shape
 
@@ -196,3 +201,14 @@ def test_a_bound_is_known_where_the_roof_is_doubted_too():
         for efficiency in (None, known):
             time = predict(gpu, roofs_for(gpu), step, efficiency=efficiency)
             assert derive.bound_interval(time.us, time.lo, time.hi) == (efficiency is None), key
+
+
+def test_a_gpu_of_ones_own_profile_has_kernels_carried_over(tmp_path: Path) -> None:
+    text = (GPUS / "b300.yaml").read_text(encoding="utf-8").replace("key: b300", "key: own")
+    text = re.sub(r"aliases: .*|nvml_names: .*", lambda found: found[0].split(":")[0] + ": []", text)
+    (tmp_path / "own.yaml").write_text(text, encoding="utf-8")
+    case = Case(SUPER, "replay", 256, window=16)
+    times = [derive.model_case(case, gpu, roofs_for(gpu)).time
+             for gpu in (load_gpu(str(tmp_path / "own.yaml")), load_gpu("b300"))]  # fmt: skip
+    assert times[0] is not None and times[1] is not None
+    assert (times[0].us, times[0].hi) == pytest.approx((times[1].us, times[1].hi))
