@@ -45,7 +45,7 @@ def read_rows(run: Path) -> list[Row]:
     """Return the run's rows, absent values as None."""
     frame = results.load_run(run)
     frame = frame[[name for name in frame.columns if name in results.SCHEMA]]
-    return [results.check_row(row) for row in frame.astype(object).where(frame.notna(), None).to_dict("records")]
+    return [results.check_row(row) for row in results.plain_rows(frame)]
 
 
 def check_run(run: Path, manifest: Mapping[str, Any], rows: Sequence[Row], *, force: bool) -> None:

@@ -477,3 +477,14 @@ def test_importing_results_loads_no_heavy_package():
             "sys.exit(str(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)")  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_plain_rows_have_none_where_a_value_is_absent() -> None:
+    import pandas as pd
+
+    frame = pd.DataFrame({"window": pd.array([16, None], dtype="Int64"), "time_us": [1.5, float("nan")],
+                          "tree": pd.array([None, "0,0"], dtype="string")})  # fmt: skip
+    assert results.plain_rows(frame) == [
+        {"window": 16, "time_us": 1.5, "tree": None}, {"window": None, "time_us": None, "tree": "0,0"}
+    ]  # fmt: skip
+    assert results.plain_rows(frame.head(0)) == []

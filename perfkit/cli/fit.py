@@ -102,8 +102,8 @@ def _rows(runs: Sequence[Path]) -> tuple[list[Row], dict[Any, str]]:
         if frame.empty:
             raise InputError("nothing was timed in it: a fit needs a run on a GPU", file=run)
         day = str(manifest.get("ended") or manifest.get("started") or "")[:10] or "unknown"
-        for record in frame.astype(object).where(frame.notna(), None).to_dict("records"):
-            add({str(name): value for name, value in record.items()}, day)
+        for row in results.plain_rows(frame):
+            add(row, day)
     return rows, days
 
 

@@ -86,9 +86,7 @@ def _rows(runs: Sequence[Path]) -> Rows:
         if manifest.get("command", "sweep") != "sweep":
             raise InputError("is not the run of a sweep", file=run / "manifest.json", field="command",
                              value=str(manifest.get("command")))  # fmt: skip
-        plain = frame.astype(object).where(frame.notna(), None).to_dict("records")
-        found += [{**{str(name): value for name, value in row.items()}, "manifest": manifest, "run": str(run)}
-                  for row in plain]  # fmt: skip
+        found += [{**row, "manifest": manifest, "run": str(run)} for row in results.plain_rows(frame)]
     return Rows("measured", tuple(found))
 
 

@@ -61,8 +61,7 @@ def worst(run_dir: Path, count: int) -> list[tuple[Case, Row]]:
     frame = frame[frame["case_id"].isin(list(cases))].sort_values("prediction_error", key=abs, ascending=False)
     if frame.empty:
         raise InputError("has no row with a measured time and a prediction, so none is predicted worst", file=run_dir)
-    rows = frame.astype(object).where(frame.notna(), None).head(count).to_dict("records")
-    return [(cases[row["case_id"]], {str(name): value for name, value in row.items()}) for row in rows]
+    return [(cases[row["case_id"]], row) for row in results.plain_rows(frame.head(count))]
 
 
 def launches_planned(groups: Iterable[Group]) -> int:

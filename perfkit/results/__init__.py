@@ -4,7 +4,7 @@ Importing this package loads neither pandas nor pyarrow; functions that need the
 """
 
 from perfkit.files import replacing, write_text
-from perfkit.results.frame import discard_frame, load_run, write_csv, write_frame
+from perfkit.results.frame import discard_frame, load_run, plain_rows, write_csv, write_frame
 from perfkit.results.journal import Journal
 from perfkit.results.manifest import (
     environment,
@@ -69,6 +69,7 @@ __all__ = [
     "load_run",
     "make_row",
     "manifest_hash",
+    "plain_rows",
     "prepare_run_dir",
     "read_manifest",
     "read_samples",

@@ -101,6 +101,12 @@ def load_run(run_dir: str | Path, *, any_schema: bool = False) -> pd.DataFrame:
     return _typed(_read_journal(path), path, any_schema)
 
 
+def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a frame as mappings, absent values as None."""
+    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return [{str(name): value for name, value in row.items()} for row in rows]
+
+
 def _read_parquet(path: Path) -> pd.DataFrame:
     pa, pq = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     try:

@@ -108,13 +108,15 @@ def _cells() -> tuple[PaperCell, ...]:
 
 
 def _plain(rows: pd.DataFrame) -> Iterable[Mapping[str, Any]]:
+    from perfkit.results import plain_rows
+
     rows = rows[[name for name in _COLUMNS if name in rows]]
-    for row in rows.astype(object).where(rows.notna(), None).to_dict("records"):
+    for row in plain_rows(rows):
         manifest = shipped_manifest(row) or {
             "settings": {"tune": row.get("time_default_us") is not None},
             "hash": row.get("run"),
         }
-        yield {str(name): value for name, value in row.items()} | {"manifest": manifest}
+        yield row | {"manifest": manifest}
 
 
 def _names(items: Sequence[Compared]) -> list[str]:
