@@ -121,7 +121,8 @@ def _efficiencies(rows: Sequence[Row], cases: Mapping[str, Case], roofs: Roofs |
         if case is None or roofs is None or row["status"] == "skipped":
             continue
         name = case.method if case.phase == "decode" else f"{case.method} {case.phase}"
-        found[name] = efficiency_for(case.shape.family, case.method, case.phase, roofs.gpu)
+        if name not in found:  # a run is of one model, whose kernels are of one family
+            found[name] = efficiency_for(case.shape.family, case.method, case.phase, roofs.gpu)
     return found
 
 
