@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from perfkit.shape import Shape
 
 Row = Mapping[str, Any]
 #: Gives the roofs that the times of a GPU are held against.
-RoofsOf = Any
+RoofsOf = Callable[[Gpu], Roofs]
 HEAD = """\
 # What the kernels of a method add to the bound from bytes over measured roofs: perfkit/roofline/efficiency.py.
 # Written by `perfkit fit` from the rows and roofs named under sources; do not edit. lo and hi are 95 %.

@@ -211,9 +211,14 @@ def borrowed(family: str, method: str, phase: str, known: Sequence[Efficiency], 
             and mine.method != method and all(one.intervals.get("arithmetic", (0,))[0] > 0 for one in (mine, theirs))
         ]  # fmt: skip
         more = math.exp(float(np.mean([math.log(mine / theirs) for mine, theirs in pairs]))) if pairs else 1.0
-        width = math.expm1(math.hypot(math.log1p(found.width), math.log1p(off)))
-        return replace(found, family=family, arithmetic=found.arithmetic * more, width=width, lender=lender)
+        return replace(found, family=family, arithmetic=found.arithmetic * more, width=_wider(found.width, off),
+                       lender=lender)  # fmt: skip
     return None
+
+
+def _wider(width: float, more: float) -> float:
+    """Return the half width of an interval with a second, independent doubt in it; all are factors less 1."""
+    return math.expm1(math.hypot(math.log1p(width), math.log1p(more)))
 
 
 def known() -> tuple[Efficiency, ...]:
@@ -274,8 +279,7 @@ def carried(found: Efficiency, gpu: str | Gpu) -> Efficiency:
     speeds = (there.bandwidth_gb_s, here.bandwidth_gb_s)  # of datasheets: roofs of few GPUs were measured
     faster = speeds[0] / speeds[1] if speeds[0] and speeds[1] else 1.0
     share = carried_efficiency(found.efficiency, here, there, faster, found.kernel)
-    width = math.expm1(math.hypot(math.log1p(found.width), math.log1p(CARRIED_WIDTH)))
-    return replace(found, efficiency=share, width=width, carried_to=there.key)
+    return replace(found, efficiency=share, width=_wider(found.width, CARRIED_WIDTH), carried_to=there.key)
 
 
 @lru_cache(maxsize=32)
