@@ -22,6 +22,7 @@ from triton.language.core import constexpr
 from triton.runtime.jit import DependenciesFinder, JITFunction, create_function_from_signature
 
 from perfkit.errors import DeviceError, InputError
+from perfkit.kernels.following import compiled_for
 from perfkit.method import Launch
 
 #: Changes when a key stands for something else, or when what is kept under one changes.
@@ -57,6 +58,7 @@ def specialize(launch: Launch, target_cc: int) -> Specialized:
         InputError: the kernel is not a plain Triton function.
     """
     fn = _jit_function(launch)
+    launch = compiled_for(launch, target_cc)
     backend, bind = _binder(fn, target_cc)
     keywords = {**launch.constexprs, **launch.config}
     bound, specialization, extra = bind(*launch.args, **keywords)

@@ -27,7 +27,7 @@ class DeltaReplay(Replay):
 
     def pointers(self, tensors: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return what kernels take first: state, rings, cursors, a token's inputs, the layer's parameters, slots."""
-        names = ("state", "u_ring", "k_ring", "g_ring", "cursor", *INPUTS, "a_log", "dt_bias", "slots")
+        names = ("state", "u_ring", "k_ring", "g_ring", "cursor", "row_cursor", *INPUTS, "a_log", "dt_bias", "slots")
         return tuple(tensors[name] for name in names)
 
     def strides(self, tensors: Mapping[str, Any], axes: int) -> tuple[int, ...]:

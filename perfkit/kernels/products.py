@@ -1,4 +1,4 @@
-"""Matrix products to FP32's accuracy on tensor cores that take BF16, and slices of what is in registers.
+"""Matrix products to FP32's accuracy on tensor cores that take BF16, and their factors: rows of keys, slices.
 
 With SPLIT, an FP32 factor is split into BF16 terms and multiplied by exact BF16 inputs. Two terms leave 2⁻¹⁷, enough
 for outputs that are rounded to BF16; three hold all of FP32, which states and exponents need. Without SPLIT (inputs in
@@ -77,3 +77,24 @@ def of_head(values, mine):
     else:
         found = tl.sum(tl.where(mine, values, 0.0), axis=0)
     return found
+
+
+@triton.jit
+def load_rows(ptr, starts, live, N: tl.constexpr):
+    """Rows [n, N] from ``ptr`` + ``starts`` on, zeros where not ``live``; loaded as [n, 2, N / 2].
+
+    The compiler gives all loads of one shape as many elements a thread as the widest vector among them has. A tile of
+    an FP32 state beside keys of the same shape in BF16 would be loaded with 32 bytes a thread, by two loads that each
+    take half of every sector: twice the traffic from L2. So rows of keys have a shape of their own.
+    """
+    c = tl.arange(0, 2)[:, None] * (N // 2) + tl.arange(0, N // 2)[None, :]
+    found = tl.load(ptr + starts[:, None, None] + c[None, :, :], mask=live[:, None, None], other=0.0)
+    return tl.reshape(found, [starts.shape[0], N])
+
+
+@triton.jit
+def store_rows(ptr, starts, rows, live, N: tl.constexpr):
+    """Store what :func:`load_rows` returned."""
+    c = tl.arange(0, 2)[:, None] * (N // 2) + tl.arange(0, N // 2)[None, :]
+    tl.store(ptr + starts[:, None, None] + c[None, :, :], tl.reshape(rows, [starts.shape[0], 2, N // 2]),
+             mask=live[:, None, None])  # fmt: skip

@@ -53,7 +53,10 @@ def paired(case: Case, outputs: Sequence[Mapping[str, int]], folds: Sequence[Map
         for tiles in (outputs, folds)
     )  # fmt: skip
     pairs = [(outputs[0], fold) for fold in folds] + [(output, folds[0]) for output in outputs[1:]]
-    return [Config.of(**output, **{f"fold_{name}": fold[name] for name in fold}) for output, fold in pairs]
+    return [
+        Config.of(**output, **{f"fold_{name}": fold[name] for name in fold}, fold_programs=max(1, 8 // fold["warps"]))
+        for output, fold in pairs
+    ]
 
 
 def tiled_launch(
@@ -95,7 +98,10 @@ class Replay(Method):
         slots = tensors["slots"].long()
         live = slots >= 0
         starts = slots.new_zeros(slots.shape) + origin
-        tensors["cursor"][slots[live]] = (ring.pack(0) + (starts << 15)).to(tensors["cursor"].dtype)[live, None]
+        cursor = (ring.pack(0) + (starts << 15)).to(tensors["cursor"].dtype)[live]
+        tensors["cursor"][slots[live]] = cursor[:, None]
+        if self.apart:
+            tensors["row_cursor"][slots[live]] = cursor
 
 
 class ReplayDecode(Replay):
@@ -127,8 +133,9 @@ class ReplayDecode(Replay):
     def step(self, shape: Shape, point: Point, h: Number, flush: Number) -> Step:
         """Count checkpoint, records, cursors, and the token's inputs and output.
 
-        Where a launch of its own serves the rows that flush, both launches look at every row's slot and cursor, and
-        the second one takes the mark off the cursors of rows that flushed.
+        Where a launch of its own serves the rows that flush, it looks at the slot and the cursor of every row, and at
+        those of the heads of rows that flush. The second one looks at all heads', takes the mark off those of rows that
+        flushed, and keeps the row's.
         """
         token = self.layout.token_bytes(shape, point)
         elements, flops = shape.state_elements, FLOPS[self.family]
@@ -137,8 +144,9 @@ class ReplayDecode(Replay):
         flush = np.asarray(flush, dtype=bool)
         output = flops.output_only_decode(shape.d_v, shape.d_k, h)
         fold = flops.materialized_decode(shape.d_v, shape.d_k, h)
-        read = elements * point.read_bytes + token.read + cursor + h * record + self.apart * (4 + cursor)
-        write = token.write + cursor + np.where(flush, elements * point.state_bytes + self.apart * cursor, record)
+        read = elements * point.read_bytes + token.read + cursor + h * record + self.apart * (8 + flush * cursor)
+        folded = elements * point.state_bytes + self.apart * cursor
+        write = token.write + cursor + self.apart * 4 + np.where(flush, folded, record)
         return Step(
             bytes_read=point.batch * read + token.shared,
             bytes_write=point.batch * write,
@@ -197,7 +205,8 @@ class ReplayVerify(Replay):
     def step(self, shape: Shape, point: Point, h: Number, flush: Number) -> Step:
         """Count what each launch moves of checkpoint, records, cursors, inputs and outputs.
 
-        The flushing launch looks at every row, the launch of outputs at every row's mark.
+        The flushing launch looks at every row and its cursor, and at those of the heads of rows that flush; the launch
+        of outputs looks at all heads', and keeps the row's.
         """
         io = self.layout.verify_bytes(shape, point)
         cursor = 4 * shape.n_v_heads
@@ -206,8 +215,8 @@ class ReplayVerify(Replay):
         gathered = commit_bytes(shape, point)
         elements = shape.state_elements
         read = elements * point.read_bytes + io.read + h * record
-        read += io.row + cursor + np.where(flush, 4, io.row) + cursor + gathered[0]
-        write = io.write + point.draft_len * record + cursor + flush * (cursor + elements * point.state_bytes)
+        read += io.row + 4 + flush * cursor + np.where(flush, 4, io.row) + cursor + gathered[0]
+        write = io.write + point.draft_len * record + cursor + 4 + flush * (cursor + elements * point.state_bytes)
         count = FLOPS[self.family].output_only_verify
         outputs = count(shape.d_v, shape.d_k, np.where(flush, 0, h), point.draft_len)
         fold = flush * (2 * np.asarray(h) + 1) * shape.d_v * shape.d_k

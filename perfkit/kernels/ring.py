@@ -62,6 +62,14 @@ def cursor_pack(h, origin):
 
 
 @triton.jit
+def cursor_keep(cursor_ptr, row_cursor_ptr, slot, first_head, cursor, N_V: tl.constexpr, HEADS: tl.constexpr):
+    """Store the cursor of HEADS heads of a row, and with the first head that of the row."""
+    heads = cursor_ptr + slot * N_V + first_head + tl.arange(0, HEADS)
+    tl.store(heads, tl.full([HEADS], 0, tl.int32) + cursor)
+    tl.store(row_cursor_ptr + slot, cursor, mask=first_head == 0)
+
+
+@triton.jit
 def cursor_marked(cursor):
     """Whether a launch marked the cursor for the next launch of its step: bit 30."""
     return cursor >= 0x40000000

@@ -21,6 +21,8 @@ from typing import Any
 
 from perfkit.kernels import replay
 from perfkit.kernels.delta_replay import DeltaReplay
+from perfkit.kernels.flushing import SCAN, decode_ranks, fold_programs, how_many, ranked, within
+from perfkit.kernels.following import close_pair, follow, following, let_follow
 from perfkit.kernels.gates import inverse_norm, sigmoid, softplus
 from perfkit.kernels.gdn import layout
 from perfkit.kernels.gdn.replay_parts import saturated
@@ -37,6 +39,7 @@ from perfkit.kernels.replay import (
 )
 from perfkit.kernels.ring import (
     cursor_h,
+    cursor_keep,
     cursor_load,
     cursor_marked,
     cursor_origin,
@@ -96,36 +99,31 @@ def _fold_half(s_ptr, s, decay, folded, k, live, SPLIT: tl.constexpr):
     tl.store(s_ptr, new.to(s_ptr.dtype.element_ty), mask=live[:, None])
 
 
-@triton.jit(do_not_specialize=["window", "n_ring"])
-def _gdn_replay_decode_flush_kernel(
+@triton.jit
+def _fold(
     state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr,
-    bias_ptr, slots_ptr, out_ptr, window, n_ring, row_q, row_k, row_v, row_gate, row_beta,
+    bias_ptr, slots_ptr, out_ptr, row, piece, n_ring, row_q, row_k, row_v, row_gate, row_beta,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, SPLIT: tl.constexpr,
     HEADS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, RECORDS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Rows with h + 1 = window: outputs, and h records and the current token folded into HEADS heads' checkpoints."""
+    """Outputs of HEADS heads of a row, and h records and the current token folded into their checkpoints."""
     tiles: tl.constexpr = (D_V + ROWS - 1) // ROWS
-    pid = tl.program_id(0)
-    row = pid // (N_V // HEADS)
-    first_head = pid % (N_V // HEADS) * HEADS
+    pieces: tl.constexpr = N_V // HEADS
+    first_head = piece % pieces * HEADS
     slot = tl.load(slots_ptr + row).to(tl.int64)
-    if slot < 0:
-        return
     cursor = cursor_load(cursor_ptr + slot * N_V + first_head, HEADS)
     h = cursor_h(cursor)
-    if h + 1 < window:
-        return
     row = row.to(tl.int64)
     origin = cursor_origin(cursor)
     group = first_head // (N_V // N_K)
-    i_head = tl.arange(0, HEADS)
+    i_head = within(tl.arange(0, HEADS), h, piece)
     head = first_head + i_head
-    tl.store(cursor_ptr + slot * N_V + head,
-             tl.full([HEADS], 0, tl.int32) + cursor_with_mark(cursor_pack(0, wrap(origin + h, n_ring))))  # fmt: skip
+    served = cursor_with_mark(cursor_pack(0, wrap(origin + h, n_ring)))
+    tl.store(cursor_ptr + slot * N_V + head, tl.full([HEADS], 0, tl.int32) + served)
 
-    j = tl.arange(0, RECORDS)
+    j = within(tl.arange(0, RECORDS), h, piece)
     at = wrap(origin + j, n_ring)
-    c = tl.arange(0, D_K)
+    c = within(tl.arange(0, D_K), h, piece)
     k_new = k_ptr + row * row_k + group * D_K
     q_new = q_ptr + row * row_q + group * D_K
     k_rows = tl.where(
@@ -140,7 +138,7 @@ def _gdn_replay_decode_flush_kernel(
 
     # Half a state row at a time: the matrix unit's factors and sums then take half the registers.
     HALF: tl.constexpr = D_K // 2
-    half = tl.arange(0, HALF)
+    half = within(tl.arange(0, HALF), h, piece)
     k0 = tl.load(k_rows[:, None] + half[None, :], mask=held_j, other=0.0)
     k1 = tl.load(k_rows[:, None] + HALF + half[None, :], mask=held_j, other=0.0)
     wide = tl.arange(0, HALF // COLS)[:, None] * COLS + tl.arange(0, COLS)[None, :]  # [chunks, COLS]
@@ -165,8 +163,8 @@ def _gdn_replay_decode_flush_kernel(
         s_at = s_row[:, None, None] + wide[None, :, :]
         s0 = tl.load(s_at, mask=live[:, None, None], other=0.0).to(tl.float32)
         s1 = tl.load(s_at + HALF, mask=live[:, None, None], other=0.0).to(tl.float32)
-        u_j = tl.load(u_ring + (one * n_ring + at)[None, :] * D_V + v[:, None], mask=live[:, None] & (j < h)[None, :],
-                      other=0.0).to(tl.float32)  # fmt: skip
+        u_j = tl.load(u_ring + (one * n_ring + at)[None, :] * D_V + v[:, None],
+                      mask=live[:, None] & (j < h)[None, :], other=0.0).to(tl.float32)  # fmt: skip
         mine = i_head == one
         alpha, beta, decay = of_head(alphas, mine), of_head(betas, mine), of_head(decays, mine)
         weight = tl.sum(tl.where(mine[None, :], weights, 0.0), axis=1)
@@ -183,14 +181,40 @@ def _gdn_replay_decode_flush_kernel(
         _fold_half(s_ptr + HALF, s1, decay * alpha, folded, k1, live, SPLIT)
 
 
+@triton.jit(do_not_specialize=["batch", "programs", "window", "n_ring"])
+def _gdn_replay_decode_flush_kernel(
+    state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, row_cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr,
+    log_ptr, bias_ptr, slots_ptr, out_ptr, batch, programs, window, n_ring, row_q, row_k, row_v, row_gate, row_beta,
+    N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, SPLIT: tl.constexpr,
+    HEADS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, RECORDS: tl.constexpr, STAGES: tl.constexpr,
+    SCAN: tl.constexpr,
+    FOLLOWED: tl.constexpr,
+):  # fmt: skip
+    """Rows with h + 1 = window: outputs, and h records and the current token folded into HEADS heads' checkpoints."""
+    pieces: tl.constexpr = N_V // HEADS
+    let_follow(FOLLOWED)
+    pid = tl.program_id(0)
+    some = pid // programs * SCAN + tl.arange(0, SCAN)
+    ranks = decode_ranks(slots_ptr, row_cursor_ptr, some, batch, window)
+    for piece in tl.range(pid % programs, how_many(ranks) * pieces, programs, num_stages=1):
+        row = ranked(ranks, some, piece // pieces + 1)
+        _fold(
+            state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr,
+            log_ptr, bias_ptr, slots_ptr, out_ptr, row, piece, n_ring, row_q, row_k, row_v, row_gate, row_beta,
+            N_V, N_K, D_V, D_K, SPLIT, HEADS, ROWS, COLS, RECORDS, STAGES,
+        )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=["n_ring"])
 def _gdn_replay_decode_output_kernel(
-    state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr,
-    bias_ptr, slots_ptr, out_ptr, n_ring, row_q, row_k, row_v, row_gate, row_beta,
+    state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, row_cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr,
+    log_ptr, bias_ptr, slots_ptr, out_ptr, n_ring, row_q, row_k, row_v, row_gate, row_beta,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, RECORDS: tl.constexpr, STAGES: tl.constexpr,
+    FOLLOWS: tl.constexpr,
 ):  # fmt: skip
     """Rows that did not flush: correction and output of one head, and the token's record."""
+    follow(FOLLOWS)
     pid = tl.program_id(0)
     row = pid // N_V
     head = pid % N_V
@@ -200,8 +224,9 @@ def _gdn_replay_decode_output_kernel(
     unit = slot * N_V + head
     cursor = cursor_load(cursor_ptr + unit, 1)
     if cursor_marked(cursor):  # the launch before served this row
-        tl.store(cursor_ptr + unit, cursor_without_mark(cursor))
+        cursor_keep(cursor_ptr, row_cursor_ptr, slot, head, cursor_without_mark(cursor), N_V, 1)
         return
+    state = state_ptr + unit * (D_V * D_K)
     h = cursor_h(cursor)
     row = row.to(tl.int64)
     origin = cursor_origin(cursor)
@@ -226,12 +251,11 @@ def _gdn_replay_decode_output_kernel(
     if head % (N_V // N_K) == 0:
         tl.store(k_ring + here * (N_K * D_K) + c, tl.load(k_new + c))
     tl.store(g_ring + here * N_V, g)
-    tl.store(cursor_ptr + unit, cursor_pack(h + 1, origin))
+    cursor_keep(cursor_ptr, row_cursor_ptr, slot, head, cursor_pack(h + 1, origin), N_V, 1)
 
     wide = tl.arange(0, D_K // COLS)[:, None] * COLS + tl.arange(0, COLS)[None, :]  # [chunks, COLS]
     key = tl.load(k_new + wide).to(tl.float32) * k_norm
     query = tl.load(q_new + wide).to(tl.float32) * q_norm
-    state = state_ptr + unit * (D_V * D_K)
     u_ring = u_ring_ptr + unit * n_ring * D_V
     v_new = v_ptr + row * row_v + head * D_V
     out = out_ptr + (row * N_V + head) * D_V
@@ -279,6 +303,7 @@ class ReplayDecode(DeltaReplay, replay.ReplayDecode):
             "k_ring": Buffer((slots, n_ring, shape.n_k_heads, shape.d_k), case.input_dtype, "record"),
             "g_ring": Buffer((slots, n_ring, shape.n_v_heads), "float32", "record"),
             "cursor": Buffer((slots, shape.n_v_heads), "int32", "cursor"),
+            "row_cursor": Buffer((slots,), "int32", "cursor"),
         }
 
     def launches(self, case: Case, config: Config, tensors: Mapping[str, Any], step: int = 0) -> Iterable[Launch]:
@@ -288,15 +313,17 @@ class ReplayDecode(DeltaReplay, replay.ReplayDecode):
         pointers = (*self.pointers(t), t["out"])
         strides = self.strides(t, 1)
         constants = {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k}
-        yield tiled_launch(
-            _gdn_replay_decode_flush_kernel, units // config["fold_heads"], (*pointers, window, n_ring, *strides),
+        grid, programs = fold_programs(case, t, config["fold_programs"], shape.n_v_heads // config["fold_heads"])
+        first = tiled_launch(
+            _gdn_replay_decode_flush_kernel, grid, (*pointers, case.batch, programs, window, n_ring, *strides),
             {**constants, "SPLIT": case.input_dtype == "bfloat16", "HEADS": config["fold_heads"],
-             "COLS": min(columns(case), shape.d_k // 2), "RECORDS": at_least_16(window)}, config, "fold_",
+             "COLS": min(columns(case), shape.d_k // 2), "RECORDS": at_least_16(window), "SCAN": SCAN}, config, "fold_",
         )  # fmt: skip
-        yield tiled_launch(
+        second = tiled_launch(
             _gdn_replay_decode_output_kernel, units, (*pointers, n_ring, *strides),
             {**constants, "COLS": columns(case), "RECORDS": at_least_16(window - 1)}, config,
         )  # fmt: skip
+        yield from close_pair(first, second, following(t))
 
     def configs(self, case: Case) -> Sequence[Config]:
         """Return rows a tile, warps, stages and a limit of registers, of outputs and of the fold, and its heads.
@@ -308,7 +335,7 @@ class ReplayDecode(DeltaReplay, replay.ReplayDecode):
         shape, window = case.shape, case.window or 1
         if window <= 16:
             outputs = [tile(16, 1, 3, 168), tile(16, 1, 2, 168), tile(8, 1, 3, 128), tile(16, 2, 3)]
-            folds = [tile(16, 1, 3, heads=4), tile(16, 1, 3, heads=1), tile(16, 2, 3, heads=1)]
+            folds = [tile(16, 1, 3, heads=4), tile(16, 1, 3, heads=2), tile(16, 2, 3, heads=1)]
         elif window <= 32:
             outputs = [tile(16, 2, 3), tile(16, 1, 3), tile(16, 4, 2)]
             folds = [tile(16, 2, 3, heads=4), tile(16, 2, 3, heads=1), tile(16, 4, 2, heads=1)]

@@ -18,6 +18,8 @@ from typing import Any
 
 from perfkit.kernels import replay
 from perfkit.kernels.delta_replay import DeltaReplay
+from perfkit.kernels.flushing import SCAN, fold_programs, how_many, ranked, verify_ranks
+from perfkit.kernels.following import close_pair, follow, following, let_follow
 from perfkit.kernels.gates import inverse_norm
 from perfkit.kernels.gdn import layout
 from perfkit.kernels.gdn.replay_parts import (
@@ -30,11 +32,12 @@ from perfkit.kernels.gdn.replay_parts import (
 )
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.paths import committed_by
-from perfkit.kernels.products import of_head, product, product_exact
+from perfkit.kernels.products import load_rows, of_head, product, product_exact, store_rows
 from perfkit.kernels.replay import SMALL_BATCH_HEADS, at_least_16, ring_slots, tiled_launch
 from perfkit.kernels.replay_commit import BLOCK, commit_launch, value_blocks
 from perfkit.kernels.ring import (
     cursor_h,
+    cursor_keep,
     cursor_load,
     cursor_marked,
     cursor_origin,
@@ -64,11 +67,10 @@ def _prepare(
     Returns the columns [d_k, COLS] and their inverse norms, M [heads, drafts, COLS], the columns' decays [heads, COLS],
     the committed records' weights [heads, records] and the checkpoint's decay [heads].
     """
-    c = tl.arange(0, D_K)
     x, inverse = columns(k_base, q_base, j, n, stride_k, stride_q, D_K, POSITIONS)
-    k = tl.load(k_base + j[:, None] * stride_k + c[None, :], mask=(j < n)[:, None], other=0.0)
+    k = load_rows(k_base, j * stride_k, j < n, D_K)
     if keep:
-        tl.store(k_ring + place[:, None] * (N_K * D_K) + c[None, :], k, mask=(j < n)[:, None])
+        store_rows(k_ring, place * (N_K * D_K), k, j < n, D_K)
     raw, k_inverse = raw_products(k, x, SPLIT)
     m, decays = solve(
         gate, beta, bias_ptr, log_ptr, g_ring, raw * k_inverse[:, None] * inverse[None, :], ancestors_ptr, place, j, j,
@@ -78,31 +80,29 @@ def _prepare(
     return x, inverse, m, decays, old_weights, fold_decays
 
 
-@triton.jit(do_not_specialize=["window", "n_ring"], do_not_specialize_on_alignment=["took_ptr"])
-def _gdn_replay_flush_kernel(
+@triton.jit(noinline=True)
+def _fold(
     state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr,
-    bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, window, n_ring, row_q, row_k, row_v, row_gate,
-    row_beta, stride_q, stride_k, stride_v, stride_gate, stride_beta,
+    bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_q, row_k, row_v,
+    row_gate, row_beta, stride_q, stride_k, stride_v, stride_gate, stride_beta,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
     SPLIT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, POSITIONS: tl.constexpr,
     BLOCK: tl.constexpr, STAGES: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Rows with h + T > window: fold the h committed records; corrections and outputs from the new checkpoint."""
+    """Corrections and outputs of HEADS heads of a row from their new checkpoints, their h records folded in.
+
+    A function when compiled, too: in a loop over pieces, what holds for all of them would take its registers.
+    """
     tiles: tl.constexpr = (D_V + ROWS - 1) // ROWS
     blocks: tl.constexpr = (D_V + BLOCK - 1) // BLOCK
-    pid = tl.program_id(0)
-    row = pid // (N_V // HEADS)
-    first_head = pid % (N_V // HEADS) * HEADS
-    slot = tl.load(slots_ptr + row).to(tl.int64)
-    if slot < 0:
-        return
+    pieces: tl.constexpr = N_V // HEADS
+    first_head = piece % pieces * HEADS
     p = tl.arange(0, POSITIONS)
+    slot = tl.load(slots_ptr + row).to(tl.int64)
     masks_ptr = ancestors_ptr + row.to(tl.int64) * T
-    n, took, depth = committed_by(drafts_ptr + row, took_ptr + row, masks_ptr, p, TREE)
+    n, took, _ = committed_by(drafts_ptr + row, took_ptr + row, masks_ptr, p, TREE)
     cursor = cursor_load(cursor_ptr + slot * N_V + first_head, HEADS)
     h = cursor_h(cursor) + took
-    if h + depth <= window:
-        return
     row = row.to(tl.int64)
     origin = cursor_origin(cursor)
     first = wrap(origin + h, n_ring)
@@ -120,7 +120,8 @@ def _gdn_replay_flush_kernel(
     q_base = q_ptr + row * row_q + group * D_K
     k_base = k_ptr + row * row_k + group * D_K
     _x, inverse, m, decays, old_weights, fold_decays = _prepare(
-        k_ring, g_ring, k_base, q_base, gate_ptr + row * row_gate + first_head, beta_ptr + row * row_beta + first_head,
+        k_ring, g_ring, k_base, q_base, gate_ptr + row * row_gate + first_head,
+        beta_ptr + row * row_beta + first_head,
         log_ptr + first_head, bias_ptr + first_head, masks_ptr, at, place, old_j, j, h, n, stride_q, stride_k,
         stride_gate, stride_beta, first_head % (N_V // N_K) == 0, N_V, N_K, D_K, T, TREE, SPLIT, HEADS, POSITIONS,
     )  # fmt: skip
@@ -129,10 +130,10 @@ def _gdn_replay_flush_kernel(
 
     # Half a state row at a time takes half the registers.
     WIDTH: tl.constexpr = D_K // CHUNKS
+    held = (old_j < h)[:, None]
     c = tl.arange(0, D_K)
     c0 = tl.arange(0, WIDTH)
     c1 = (CHUNKS - 1) * WIDTH + tl.arange(0, WIDTH)
-    held = (old_j < h)[:, None]
     k = tl.load(k_ring + at[:, None] * (N_K * D_K) + c[None, :], mask=held, other=0.0).to(tl.float32)
     k_inverse = inverse_norm(tl.sum(k * k, axis=1))
     k0 = tl.load(k_ring + at[:, None] * (N_K * D_K) + c0[None, :], mask=held, other=0.0)
@@ -170,18 +171,49 @@ def _gdn_replay_flush_kernel(
                N_V * D_V, POSITIONS, BLOCK, SPLIT)  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["window", "n_ring"], do_not_specialize_on_alignment=["took_ptr"])
+@triton.jit(
+    do_not_specialize=["batch", "programs", "window", "n_ring"], do_not_specialize_on_alignment=["took_ptr"]
+)  # fmt: skip
+def _gdn_replay_flush_kernel(
+    state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, row_cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr,
+    log_ptr, bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, batch, programs, window, n_ring, row_q,
+    row_k, row_v, row_gate, row_beta, stride_q, stride_k, stride_v, stride_gate, stride_beta,
+    N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
+    SPLIT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, POSITIONS: tl.constexpr,
+    BLOCK: tl.constexpr, STAGES: tl.constexpr, CHUNKS: tl.constexpr, SCAN: tl.constexpr,
+    FOLLOWED: tl.constexpr,
+):  # fmt: skip
+    """Rows with h + T > window: fold the h committed records; corrections and outputs from the new checkpoint."""
+    pieces: tl.constexpr = N_V // HEADS
+    let_follow(FOLLOWED)
+    pid = tl.program_id(0)
+    some = pid // programs * SCAN + tl.arange(0, SCAN)
+    ranks = verify_ranks(slots_ptr, row_cursor_ptr, drafts_ptr, took_ptr, ancestors_ptr, some, batch, window, T,
+                         TREE)  # fmt: skip
+    for piece in tl.range(pid % programs, how_many(ranks) * pieces, programs, num_stages=1):
+        row = ranked(ranks, some, piece // pieces + 1)
+        _fold(
+            state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr,
+            log_ptr, bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_q,
+            row_k, row_v, row_gate, row_beta, stride_q, stride_k, stride_v, stride_gate, stride_beta,
+            N_V, N_K, D_V, D_K, T, TREE, SPLIT, HEADS, ROWS, RECORDS, POSITIONS, BLOCK, STAGES, CHUNKS,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["n_ring"], do_not_specialize_on_alignment=["took_ptr"])
 def _gdn_replay_output_kernel(
-    state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr,
-    bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, window, n_ring, row_q, row_k, row_v, row_gate,
+    state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, row_cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr,
+    log_ptr, bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, n_ring, row_q, row_k, row_v, row_gate,
     row_beta, stride_q, stride_k, stride_v, stride_gate, stride_beta,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
     SPLIT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, POSITIONS: tl.constexpr,
     BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    FOLLOWS: tl.constexpr,
 ):  # fmt: skip
     """Rows that did not flush: corrections and outputs from the checkpoint and the committed records."""
     tiles: tl.constexpr = (D_V + ROWS - 1) // ROWS
     blocks: tl.constexpr = (D_V + BLOCK - 1) // BLOCK
+    follow(FOLLOWS)
     pid = tl.program_id(0)
     row = pid // (N_V // HEADS)
     first_head = pid % (N_V // HEADS) * HEADS
@@ -189,11 +221,10 @@ def _gdn_replay_output_kernel(
     if slot < 0:
         return
     cursor = cursor_load(cursor_ptr + slot * N_V + first_head, HEADS)
-    cursors = cursor_ptr + slot * N_V + first_head + tl.arange(0, HEADS)
     if cursor_marked(cursor):  # the launch before served this row
-        cursor = cursor_without_mark(cursor)
-        tl.store(cursors, tl.full([HEADS], 0, tl.int32) + cursor)
+        cursor_keep(cursor_ptr, row_cursor_ptr, slot, first_head, cursor_without_mark(cursor), N_V, HEADS)
         return
+    s_base = state_ptr + (slot * N_V + first_head) * (D_V * D_K)
     p = tl.arange(0, POSITIONS)
     masks_ptr = ancestors_ptr + row.to(tl.int64) * T
     n, took, _ = committed_by(drafts_ptr + row, took_ptr + row, masks_ptr, p, TREE)
@@ -219,13 +250,12 @@ def _gdn_replay_output_kernel(
         log_ptr + first_head, bias_ptr + first_head, masks_ptr, at, place, old_j, j, h, n, stride_q, stride_k,
         stride_gate, stride_beta, first_head % (N_V // N_K) == 0, N_V, N_K, D_K, T, TREE, SPLIT, HEADS, POSITIONS,
     )  # fmt: skip
-    tl.store(cursors, tl.full([HEADS], 0, tl.int32) + cursor_pack(h, origin))
+    cursor_keep(cursor_ptr, row_cursor_ptr, slot, first_head, cursor_pack(h, origin), N_V, HEADS)
 
     c = tl.arange(0, D_K)
-    k = tl.load(k_ring + at[:, None] * (N_K * D_K) + c[None, :], mask=(old_j < h)[:, None], other=0.0)
+    k = load_rows(k_ring, at * (N_K * D_K), old_j < h, D_K)
     raw, k_inverse = raw_products(k, x, SPLIT)
     kx = raw * k_inverse[:, None] * inverse[None, :]  # [records, COLS]
-    s_base = state_ptr + (slot * N_V + first_head) * (D_V * D_K)
     out_base = out_ptr + row * (T * N_V * D_V) + first_head * D_V
     for i in tl.range(0, HEADS * tiles, num_stages=STAGES):
         head = i // tiles
@@ -268,6 +298,7 @@ class ReplayVerify(DeltaReplay, replay.ReplayVerify):
             "k_ring": Buffer((slots, n_ring, shape.n_k_heads, shape.d_k), case.input_dtype, "record"),
             "g_ring": Buffer((slots, n_ring, shape.n_v_heads), "float32", "record"),
             "cursor": Buffer((slots, shape.n_v_heads), "int32", "cursor"),
+            "row_cursor": Buffer((slots,), "int32", "cursor"),
         }
 
     def launches(self, case: Case, config: Config, tensors: Mapping[str, Any], step: int = 0) -> Iterable[Launch]:
@@ -284,21 +315,19 @@ class ReplayVerify(DeltaReplay, replay.ReplayVerify):
         constants = {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k, "T": nodes,
                      "TREE": tree, "SPLIT": case.input_dtype == "bfloat16",
                      "POSITIONS": max(triton.next_power_of_2(nodes), 8), "BLOCK": BLOCK}  # fmt: skip
-        longest = window - 1  # records of a row that does not flush: one whose step has a single position holds most
-        parts: tuple[tuple[Any, str, dict[str, int]], ...] = (
-            (
-                _gdn_replay_flush_kernel,
-                "fold_",
-                {"RECORDS": at_least_16(window), "CHUNKS": 2 if shape.d_k >= 64 else 1},
-            ),
-            (_gdn_replay_output_kernel, "", {"RECORDS": at_least_16(longest)}),
+        heads, fold_heads = config["heads"], config["fold_heads"]
+        grid, programs = fold_programs(case, t, config["fold_programs"], shape.n_v_heads // fold_heads)
+        first = tiled_launch(
+            _gdn_replay_flush_kernel, grid, (*pointers, case.batch, programs, window, n_ring, *strides),
+            {**constants, "RECORDS": at_least_16(window), "CHUNKS": 2 if shape.d_k >= 64 else 1, "HEADS": fold_heads,
+             "SCAN": SCAN}, config, "fold_",
         )  # fmt: skip
-        for kernel, prefix, own in parts:
-            heads = config[f"{prefix}heads"]
-            yield tiled_launch(
-                kernel, case.batch * shape.n_v_heads // heads, (*pointers, window, n_ring, *strides),
-                {**constants, **own, "HEADS": heads}, config, prefix,
-            )  # fmt: skip
+        # records of a row that does not flush: one whose step has a single position holds most
+        second = tiled_launch(
+            _gdn_replay_output_kernel, case.batch * shape.n_v_heads // heads, (*pointers, n_ring, *strides),
+            {**constants, "RECORDS": at_least_16(window - 1), "HEADS": heads}, config,
+        )  # fmt: skip
+        yield from close_pair(first, second, following(t))
 
     def configs(self, case: Case) -> Sequence[Config]:
         """Return heads a program, rows a tile, warps, stages and a limit of registers, of outputs and of the fold.
@@ -311,7 +340,7 @@ class ReplayVerify(DeltaReplay, replay.ReplayVerify):
         outputs: list[tuple[int, ...]] = [(4, 16, 1, 3, 0), (2, 16, 1, 3, 0)]
         if case.tree is None:  # a tree's masks take what is left of the registers
             outputs.append((1, 16, 1, 3, 168))
-        fold: list[tuple[int, ...]] = [(4, 16, 1, 3, 0), (2, 16, 1, 3, 0)]
+        fold: list[tuple[int, ...]] = [(2, 16, 1, 3, 0), (1, 16, 1, 3, 0)]
         if case.draft_len > 8:
             outputs = fold = four[1:] if window > 16 else four
         elif window > 32:
@@ -327,7 +356,8 @@ class ReplayVerify(DeltaReplay, replay.ReplayVerify):
         names = ("heads", "rows", "warps", "stages", "maxnreg")
         return [
             Config.of(**dict(zip(names, one, strict=True)),
-                      **dict(zip([f"fold_{name}" for name in names], two, strict=True)))
+                      **dict(zip([f"fold_{name}" for name in names], two, strict=True)),
+                      fold_programs=max(1, 7 // two[2]))
             for one, two in pairs
         ]  # fmt: skip
 

@@ -26,6 +26,8 @@ from typing import Any
 
 from perfkit.kernels import replay
 from perfkit.kernels.delta_replay import DeltaReplay
+from perfkit.kernels.flushing import SCAN, decode_ranks, fold_programs, how_many, ranked
+from perfkit.kernels.following import close_pair, follow, following, let_follow
 from perfkit.kernels.gates import inverse_norm, sigmoid, softplus
 from perfkit.kernels.gdn.replay_decode import tile_times
 from perfkit.kernels.gdn.replay_parts import corrections_times, saturated
@@ -43,6 +45,7 @@ from perfkit.kernels.replay import (
 )
 from perfkit.kernels.ring import (
     cursor_h,
+    cursor_keep,
     cursor_load,
     cursor_marked,
     cursor_origin,
@@ -63,25 +66,22 @@ def _token(k_ptr, q_ptr, gate_ptr, bias_ptr, log_ptr, c):
     return k, k.to(tl.float32), tl.load(q_ptr + c).to(tl.float32), g
 
 
-@triton.jit(do_not_specialize=["window", "n_ring"])
-def _kda_replay_decode_flush_kernel(
+@triton.jit(noinline=True)
+def _fold(
     state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr,
-    bias_ptr, slots_ptr, out_ptr, window, n_ring, row_q, row_k, row_v, row_gate, row_beta,
-    N_HEADS: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, SPLIT: tl.constexpr,
-    ROWS: tl.constexpr, COLS: tl.constexpr, RECORDS: tl.constexpr, STAGES: tl.constexpr,
+    bias_ptr, slots_ptr, out_ptr, row, piece, n_ring, row_q, row_k, row_v, row_gate, row_beta,
+    N_HEADS: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
+    COLS: tl.constexpr, RECORDS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Rows with h + 1 = window: outputs, and h records and the current token folded into one head's checkpoint."""
-    pid = tl.program_id(0)
-    row = pid // N_HEADS
-    head = pid % N_HEADS
+    """Outputs of one head of a row, and h records and the current token folded into its checkpoint.
+
+    A function when compiled, too: in a loop over pieces, what holds for all of them would take its registers.
+    """
+    head = piece % N_HEADS
     slot = tl.load(slots_ptr + row).to(tl.int64)
-    if slot < 0:
-        return
     unit = slot * N_HEADS + head
     cursor = cursor_load(cursor_ptr + unit, 1)
     h = cursor_h(cursor)
-    if h + 1 < window:
-        return
     row = row.to(tl.int64)
     origin = cursor_origin(cursor)
     tl.store(cursor_ptr + unit, cursor_with_mark(cursor_pack(0, wrap(origin + h, n_ring))))
@@ -104,7 +104,7 @@ def _kda_replay_decode_flush_kernel(
     q = q * (inverse_norm(tl.sum(q * q, axis=0)) * scale)
     kq_now = tl.sum(k_now * q, axis=0)
 
-    keys, squares, g_sum = decayed_records(k_ring, g_ring, at, j, h, c, D_K, SPLIT)
+    keys, squares, g_sum = decayed_records(k_ring, g_ring, at, j, h, 0, D_K, D_K, SPLIT)
     keys = keys * tl.exp(g)[None, :]  # decayed by the current token too
     inverse = inverse_norm(squares)
     kk = tl.sum(keys * k_now[None, :], axis=1) * inverse
@@ -134,14 +134,38 @@ def _kda_replay_decode_flush_kernel(
         tl.store(state + v[:, None] * D_K + c[None, :], new.to(state_ptr.dtype.element_ty), mask=live[:, None])
 
 
+@triton.jit(do_not_specialize=["batch", "programs", "window", "n_ring"])
+def _kda_replay_decode_flush_kernel(
+    state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, row_cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr,
+    log_ptr, bias_ptr, slots_ptr, out_ptr, batch, programs, window, n_ring, row_q, row_k, row_v, row_gate, row_beta,
+    N_HEADS: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, SPLIT: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, RECORDS: tl.constexpr, STAGES: tl.constexpr, SCAN: tl.constexpr,
+    FOLLOWED: tl.constexpr,
+):  # fmt: skip
+    """Rows with h + 1 = window: outputs, and h records and the current token folded into one head's checkpoint."""
+    let_follow(FOLLOWED)
+    pid = tl.program_id(0)
+    some = pid // programs * SCAN + tl.arange(0, SCAN)
+    ranks = decode_ranks(slots_ptr, row_cursor_ptr, some, batch, window)
+    for piece in tl.range(pid % programs, how_many(ranks) * N_HEADS, programs, num_stages=1):
+        row = ranked(ranks, some, piece // N_HEADS + 1)
+        _fold(
+            state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr,
+            log_ptr, bias_ptr, slots_ptr, out_ptr, row, piece, n_ring, row_q, row_k, row_v, row_gate, row_beta,
+            N_HEADS, D_V, D_K, SPLIT, ROWS, COLS, RECORDS, STAGES,
+        )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=["n_ring"])
 def _kda_replay_decode_output_kernel(
-    state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr,
-    bias_ptr, slots_ptr, out_ptr, n_ring, row_q, row_k, row_v, row_gate, row_beta,
+    state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, row_cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr,
+    log_ptr, bias_ptr, slots_ptr, out_ptr, n_ring, row_q, row_k, row_v, row_gate, row_beta,
     N_HEADS: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, SPLIT: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, RECORDS: tl.constexpr, STAGES: tl.constexpr, WIDTH: tl.constexpr,
+    FOLLOWS: tl.constexpr,
 ):  # fmt: skip
     """Rows that did not flush: correction and output of one head, and the token's record."""
+    follow(FOLLOWS)
     pid = tl.program_id(0)
     row = pid // N_HEADS
     head = pid % N_HEADS
@@ -151,8 +175,9 @@ def _kda_replay_decode_output_kernel(
     unit = slot * N_HEADS + head
     cursor = cursor_load(cursor_ptr + unit, 1)
     if cursor_marked(cursor):  # the launch before served this row
-        tl.store(cursor_ptr + unit, cursor_without_mark(cursor))
+        cursor_keep(cursor_ptr, row_cursor_ptr, slot, head, cursor_without_mark(cursor), N_HEADS, 1)
         return
+    state = state_ptr + unit * (D_V * D_K)
     h = cursor_h(cursor)
     row = row.to(tl.int64)
     origin = cursor_origin(cursor)
@@ -160,7 +185,6 @@ def _kda_replay_decode_output_kernel(
     k_ring = k_ring_ptr + unit * n_ring * D_K
     g_ring = g_ring_ptr + unit * n_ring * D_K
     u_ring = u_ring_ptr + unit * n_ring * D_V
-    state = state_ptr + unit * (D_V * D_K)
     v_new = v_ptr + row * row_v + head * D_V
     out = out_ptr + (row * N_HEADS + head) * D_V
     k_new = k_ptr + row * row_k + head * D_K
@@ -178,7 +202,7 @@ def _kda_replay_decode_output_kernel(
     kq_now = tl.sum(k_now * q, axis=0) * (k_norm * q_norm)
 
     # The record, but for u, which goes with the tiles below.
-    tl.store(cursor_ptr + unit, cursor_pack(h + 1, origin))
+    cursor_keep(cursor_ptr, row_cursor_ptr, slot, head, cursor_pack(h + 1, origin), N_HEADS, 1)
     tl.store(k_ring + here * D_K + c, k_raw)
     tl.store(g_ring + here * D_K + c, g)
     g_sum = tl.sum(tl.load(g_ring + at[:, None] * D_K + c[None, :], mask=(j < h)[:, None], other=0.0), axis=0)
@@ -192,7 +216,7 @@ def _kda_replay_decode_output_kernel(
     squares = tl.zeros([RECORDS], tl.float32)
     for part in tl.static_range(0, D_K // WIDTH):
         some = part * WIDTH + tl.arange(0, WIDTH)
-        keys, more, _ = decayed_records(k_ring, g_ring, at, j, h, some, D_K, SPLIT)
+        keys, more, _ = decayed_records(k_ring, g_ring, at, j, h, part * WIDTH, WIDTH, D_K, SPLIT)
         _k_raw, k_some, q_some, g_some = _token(k_new, q_new, gates, bias, log_ptr + head, some)
         alpha = tl.exp(g_some)
         squares += more
@@ -244,6 +268,7 @@ class ReplayDecode(DeltaReplay, replay.ReplayDecode):
             "k_ring": Buffer(keys, case.input_dtype, "record"),
             "g_ring": Buffer(keys, "float32", "record"),
             "cursor": Buffer((slots, shape.n_v_heads), "int32", "cursor"),
+            "row_cursor": Buffer((slots,), "int32", "cursor"),
         }
 
     def launches(self, case: Case, config: Config, tensors: Mapping[str, Any], step: int = 0) -> Iterable[Launch]:
@@ -257,8 +282,13 @@ class ReplayDecode(DeltaReplay, replay.ReplayDecode):
                      "RECORDS": at_least_16(window - 1)}  # fmt: skip
         flush, output = _kda_replay_decode_flush_kernel, _kda_replay_decode_output_kernel
         width = {"WIDTH": min(config["width"], shape.d_k)}
-        yield tiled_launch(flush, units, (*pointers, window, n_ring, *strides), constants, config, "fold_")
-        yield tiled_launch(output, units, (*pointers, n_ring, *strides), constants | width, config)
+        grid, programs = fold_programs(case, t, config["fold_programs"], shape.n_v_heads)
+        first = tiled_launch(
+            flush, grid, (*pointers, case.batch, programs, window, n_ring, *strides), constants | {"SCAN": SCAN},
+            config, "fold_",
+        )  # fmt: skip
+        second = tiled_launch(output, units, (*pointers, n_ring, *strides), constants | width, config)
+        yield from close_pair(first, second, following(t))
 
     def configs(self, case: Case) -> Sequence[Config]:
         """Return rows a tile, warps, stages and a limit of registers, of outputs and of the fold.
@@ -268,8 +298,7 @@ class ReplayDecode(DeltaReplay, replay.ReplayDecode):
         """
         window = case.window or 1
         if window <= 17:
-            outputs = [tile(16, 1, 3, width=64), tile(16, 1, 3, 128, width=32), tile(16, 1, 3, width=32),
-                       tile(8, 1, 3, width=32)]  # fmt: skip
+            outputs = [tile(16, 1, 3, width=64), tile(8, 1, 5, width=64), tile(16, 1, 3, width=32)]
             folds = [tile(16, 2, 3), tile(16, 4, 2), tile(32, 4, 2)]
         elif window <= 33:
             outputs = [tile(16, 2, 3, width=32), tile(16, 1, 3, width=32), tile(16, 4, 2, width=64)]

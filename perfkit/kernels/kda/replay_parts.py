@@ -20,7 +20,7 @@ Source: arXiv 2510.26692; paper, Eq. 9 to 11; trees by the ancestors of a draft 
 from perfkit.kernels.gates import inverse_norm, sigmoid, softplus
 from perfkit.kernels.gdn.replay_parts import substituted
 from perfkit.kernels.lang import tl, triton
-from perfkit.kernels.products import ones, product_exact, thirds
+from perfkit.kernels.products import load_rows, ones, product_exact, thirds
 from perfkit.kernels.ring import wrap
 
 
@@ -72,11 +72,12 @@ def pair_of(p):
 
 
 @triton.jit
-def decayed_records(k_ring, g_ring, at, j, h, c, D_K: tl.constexpr, SPLIT: tl.constexpr):
-    """Channels c of the committed records' keys, decayed to h [records, c], the sums of their squares, and G_h [c]."""
-    held = (j < h)[:, None]
-    k = tl.load(k_ring + at[:, None] * D_K + c[None, :], mask=held, other=0.0).to(tl.float32)
-    g = tl.load(g_ring + at[:, None] * D_K + c[None, :], mask=held, other=0.0)
+def decayed_records(k_ring, g_ring, at, j, h, FIRST: tl.constexpr, N: tl.constexpr, D_K: tl.constexpr,
+                    SPLIT: tl.constexpr):  # fmt: skip
+    """N channels of the committed records' keys, decayed to h [records, N], the sums of their squares, and G_h [N]."""
+    c = FIRST + tl.arange(0, N)
+    k = load_rows(k_ring + FIRST, at * D_K, j < h, N).to(tl.float32)
+    g = tl.load(g_ring + at[:, None] * D_K + c[None, :], mask=(j < h)[:, None], other=0.0)
     return k * tl.exp(sums(j[None, :] > j[:, None], g, SPLIT)), tl.sum(k * k, axis=1), tl.sum(g, axis=0)
 
 

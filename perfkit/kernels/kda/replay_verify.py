@@ -21,6 +21,8 @@ from typing import Any
 
 from perfkit.kernels import replay
 from perfkit.kernels.delta_replay import DeltaReplay
+from perfkit.kernels.flushing import SCAN, fold_programs, how_many, ranked, verify_ranks
+from perfkit.kernels.following import close_pair, follow, following, let_follow
 from perfkit.kernels.gates import inverse_norm
 from perfkit.kernels.gdn.replay_parts import corrections_times, finish, wide_product
 from perfkit.kernels.kda import layout
@@ -32,6 +34,7 @@ from perfkit.kernels.replay import at_least_16, paired, ring_slots, tile, tiled_
 from perfkit.kernels.replay_commit import BLOCK, value_blocks
 from perfkit.kernels.ring import (
     cursor_h,
+    cursor_keep,
     cursor_load,
     cursor_marked,
     cursor_origin,
@@ -49,31 +52,27 @@ from perfkit.method import (
 )
 
 
-@triton.jit(do_not_specialize=["window", "n_ring"], do_not_specialize_on_alignment=["took_ptr"])
-def _kda_replay_flush_kernel(
+@triton.jit(noinline=True)
+def _fold(
     state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr,
-    bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, window, n_ring, row_q, row_k, row_v, row_gate,
-    row_beta, stride_q, stride_k, stride_v, stride_gate, stride_beta,
+    bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_q, row_k, row_v,
+    row_gate, row_beta, stride_q, stride_k, stride_v, stride_gate, stride_beta,
     N_HEADS: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
     SPLIT: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, POSITIONS: tl.constexpr, DRAFTS: tl.constexpr,
-    BLOCK: tl.constexpr, STAGES: tl.constexpr, CHUNKS: tl.constexpr,
-    MEETING: tl.constexpr,
+    BLOCK: tl.constexpr, STAGES: tl.constexpr, CHUNKS: tl.constexpr, MEETING: tl.constexpr,
 ):  # fmt: skip
-    """Rows with h + T > window: fold the h committed records; corrections and outputs from the new checkpoint."""
+    """Corrections and outputs of one head of a row from its new checkpoint, into which its h records are folded.
+
+    A function when compiled, too: in a loop over pieces, what holds for all of them would take its registers.
+    """
     blocks: tl.constexpr = (D_V + BLOCK - 1) // BLOCK
-    pid = tl.program_id(0)
-    row = pid // N_HEADS
-    head = pid % N_HEADS
+    head = piece % N_HEADS
     slot = tl.load(slots_ptr + row).to(tl.int64)
-    if slot < 0:
-        return
     masks_ptr = ancestors_ptr + row.to(tl.int64) * T
-    n, took, depth = committed_by(drafts_ptr + row, took_ptr + row, masks_ptr, tl.arange(0, POSITIONS), TREE)
+    n, took, _ = committed_by(drafts_ptr + row, took_ptr + row, masks_ptr, tl.arange(0, POSITIONS), TREE)
     unit = slot * N_HEADS + head
     cursor = cursor_load(cursor_ptr + unit, 1)
     h = cursor_h(cursor) + took
-    if h + depth <= window:
-        return
     row = row.to(tl.int64)
     origin = cursor_origin(cursor)
     first = wrap(origin + h, n_ring)
@@ -95,14 +94,14 @@ def _kda_replay_flush_kernel(
         k_base, q_base, gate_base, bias_base, rate, masks_ptr, c0, n, stride_q, stride_k, stride_gate, TREE, SPLIT,
         DRAFTS, POSITIONS,
     )  # fmt: skip
-    keys0, squares, total = decayed_records(k_ring, g_ring, at, old, h, c0, D_K, SPLIT)
+    keys0, squares, total = decayed_records(k_ring, g_ring, at, old, h, 0, WIDTH, D_K, SPLIT)
     decay0 = tl.exp(total)
     if CHUNKS == 2:
         x1 = columns(
-            k_base, q_base, gate_base, bias_base, rate, masks_ptr, c1, n, stride_q, stride_k, stride_gate, TREE, SPLIT,
-            DRAFTS, POSITIONS,
+            k_base, q_base, gate_base, bias_base, rate, masks_ptr, c1, n, stride_q, stride_k, stride_gate, TREE,
+            SPLIT, DRAFTS, POSITIONS,
         )  # fmt: skip
-        keys1, more, total = decayed_records(k_ring, g_ring, at, old, h, c1, D_K, SPLIT)
+        keys1, more, total = decayed_records(k_ring, g_ring, at, old, h, (CHUNKS - 1) * WIDTH, WIDTH, D_K, SPLIT)
         squares += more
         decay1 = tl.exp(total)
     keys, queries, k_squares, q_squares, own = meetings(
@@ -110,8 +109,9 @@ def _kda_replay_flush_kernel(
         stride_q, stride_k, stride_gate, D_K, T, TREE, SPLIT, DRAFTS, POSITIONS, MEETING,
     )  # fmt: skip
     m, factors = solution(
-        keys, queries, k_squares, q_squares, own, beta_ptr + row * row_beta + head, n, stride_beta, D_K, T, POSITIONS
-    )
+        keys, queries, k_squares, q_squares, own, beta_ptr + row * row_beta + head, n, stride_beta, D_K, T,
+        POSITIONS,
+    )  # fmt: skip
     norms = inverse_norm(squares)[:, None]
     x0, keys0 = x0 * factors[None, :], keys0 * norms
     if CHUNKS == 2:
@@ -141,18 +141,49 @@ def _kda_replay_flush_kernel(
                POSITIONS, BLOCK, SPLIT)  # fmt: skip
 
 
+@triton.jit(
+    do_not_specialize=["batch", "programs", "window", "n_ring"], do_not_specialize_on_alignment=["took_ptr"]
+)  # fmt: skip
+def _kda_replay_flush_kernel(
+    state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, row_cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr,
+    log_ptr, bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, batch, programs, window, n_ring, row_q,
+    row_k, row_v, row_gate, row_beta, stride_q, stride_k, stride_v, stride_gate, stride_beta,
+    N_HEADS: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
+    SPLIT: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, POSITIONS: tl.constexpr, DRAFTS: tl.constexpr,
+    BLOCK: tl.constexpr, STAGES: tl.constexpr, CHUNKS: tl.constexpr,
+    MEETING: tl.constexpr, SCAN: tl.constexpr,
+    FOLLOWED: tl.constexpr,
+):  # fmt: skip
+    """Rows with h + T > window: fold the h committed records; corrections and outputs from the new checkpoint."""
+    let_follow(FOLLOWED)
+    pid = tl.program_id(0)
+    some = pid // programs * SCAN + tl.arange(0, SCAN)
+    ranks = verify_ranks(slots_ptr, row_cursor_ptr, drafts_ptr, took_ptr, ancestors_ptr, some, batch, window, T,
+                             TREE)  # fmt: skip
+    for piece in tl.range(pid % programs, how_many(ranks) * N_HEADS, programs, num_stages=1):
+        row = ranked(ranks, some, piece // N_HEADS + 1)
+        _fold(
+            state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr,
+            log_ptr, bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_q,
+            row_k, row_v, row_gate, row_beta, stride_q, stride_k, stride_v, stride_gate, stride_beta,
+            N_HEADS, D_V, D_K, T, TREE, SPLIT, ROWS, RECORDS, POSITIONS, DRAFTS, BLOCK, STAGES, CHUNKS, MEETING,
+        )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=["n_ring"], do_not_specialize_on_alignment=["took_ptr"])
 def _kda_replay_output_kernel(
-    state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr,
-    bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, n_ring, row_q, row_k, row_v, row_gate, row_beta,
-    stride_q, stride_k, stride_v, stride_gate, stride_beta,
+    state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, row_cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr,
+    log_ptr, bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, n_ring, row_q, row_k, row_v, row_gate,
+    row_beta, stride_q, stride_k, stride_v, stride_gate, stride_beta,
     N_HEADS: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
     SPLIT: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, POSITIONS: tl.constexpr, DRAFTS: tl.constexpr,
     BLOCK: tl.constexpr, STAGES: tl.constexpr, CHUNKS: tl.constexpr,
     MEETING: tl.constexpr,
+    FOLLOWS: tl.constexpr,
 ):  # fmt: skip
     """Rows that did not flush: corrections and outputs from the checkpoint and the committed records."""
     blocks: tl.constexpr = (D_V + BLOCK - 1) // BLOCK
+    follow(FOLLOWS)
     pid = tl.program_id(0)
     row = pid // N_HEADS
     head = pid % N_HEADS
@@ -162,7 +193,7 @@ def _kda_replay_output_kernel(
     unit = slot * N_HEADS + head
     cursor = cursor_load(cursor_ptr + unit, 1)
     if cursor_marked(cursor):  # the launch before served this row
-        tl.store(cursor_ptr + unit, cursor_without_mark(cursor))
+        cursor_keep(cursor_ptr, row_cursor_ptr, slot, head, cursor_without_mark(cursor), N_HEADS, 1)
         return
     masks_ptr = ancestors_ptr + row.to(tl.int64) * T
     n, took, _ = committed_by(drafts_ptr + row, took_ptr + row, masks_ptr, tl.arange(0, POSITIONS), TREE)
@@ -188,7 +219,7 @@ def _kda_replay_output_kernel(
         k_base, q_base, gate_base, bias_base, rate, masks_ptr, c0, n, stride_q, stride_k, stride_gate, TREE, SPLIT,
         DRAFTS, POSITIONS,
     )  # fmt: skip
-    keys, squares, total = decayed_records(k_ring, g_ring, at, old, h, c0, D_K, SPLIT)
+    keys, squares, total = decayed_records(k_ring, g_ring, at, old, h, 0, WIDTH, D_K, SPLIT)
     weights = wide_product(keys, x0, SPLIT)  # [records, COLS]
     x0 = x0 * tl.exp(total)[:, None]
     if CHUNKS == 2:
@@ -196,7 +227,7 @@ def _kda_replay_output_kernel(
             k_base, q_base, gate_base, bias_base, rate, masks_ptr, c1, n, stride_q, stride_k, stride_gate, TREE, SPLIT,
             DRAFTS, POSITIONS,
         )  # fmt: skip
-        keys, more, total = decayed_records(k_ring, g_ring, at, old, h, c1, D_K, SPLIT)
+        keys, more, total = decayed_records(k_ring, g_ring, at, old, h, (CHUNKS - 1) * WIDTH, WIDTH, D_K, SPLIT)
         squares += more
         weights += wide_product(keys, x1, SPLIT)
         x1 = x1 * tl.exp(total)[:, None]
@@ -211,7 +242,7 @@ def _kda_replay_output_kernel(
     x0 = x0 * factors[None, :]
     if CHUNKS == 2:
         x1 = x1 * factors[None, :]
-    tl.store(cursor_ptr + unit, cursor_pack(h, origin))
+    cursor_keep(cursor_ptr, row_cursor_ptr, slot, head, cursor_pack(h, origin), N_HEADS, 1)
     v_new = v_ptr + row * row_v + head * D_V
     out = out_ptr + (row * T * N_HEADS + head) * D_V
     for v0 in tl.range(0, D_V, ROWS, num_stages=STAGES):
@@ -256,6 +287,7 @@ class ReplayVerify(DeltaReplay, replay.ReplayVerify):
             "k_ring": Buffer(keys, case.input_dtype, "record"),
             "g_ring": Buffer(keys, "float32", "record"),
             "cursor": Buffer((slots, shape.n_v_heads), "int32", "cursor"),
+            "row_cursor": Buffer((slots,), "int32", "cursor"),
         }
 
     def launches(self, case: Case, config: Config, tensors: Mapping[str, Any], step: int = 0) -> Iterable[Launch]:
@@ -273,20 +305,22 @@ class ReplayVerify(DeltaReplay, replay.ReplayVerify):
                      "SPLIT": case.input_dtype == "bfloat16", "POSITIONS": max(drafts, 8), "DRAFTS": drafts,
                      "BLOCK": BLOCK, "CHUNKS": 2 if shape.d_k >= 64 else 1,
                      "MEETING": min(shape.d_k, 32)}  # fmt: skip
-        yield tiled_launch(
-            _kda_replay_flush_kernel, units, (*pointers, window, n_ring, *strides),
-            {**constants, "RECORDS": at_least_16(window)}, config, "fold_",
+        grid, programs = fold_programs(case, t, config["fold_programs"], shape.n_v_heads)
+        first = tiled_launch(
+            _kda_replay_flush_kernel, grid, (*pointers, case.batch, programs, window, n_ring, *strides),
+            {**constants, "RECORDS": at_least_16(window), "SCAN": SCAN}, config, "fold_",
         )  # fmt: skip
         # records of a row that does not flush: one whose step has a single position holds most
-        yield tiled_launch(
+        second = tiled_launch(
             _kda_replay_output_kernel, units, (*pointers, n_ring, *strides),
             {**constants, "RECORDS": at_least_16(window - 1)}, config,
         )  # fmt: skip
+        yield from close_pair(first, second, following(t))
 
     def configs(self, case: Case) -> Sequence[Config]:
         """Return rows a tile, warps, stages and a limit of registers, of outputs and of the fold."""
         outputs = [tile(16, 2, 3), tile(16, 4, 2), tile(32, 4, 2)][case.tree is not None :]
-        folds = [tile(16, 4, 2), tile(32, 4, 2)]
+        folds = [tile(32, 4, 2), tile(16, 4, 2)]
         if case.draft_len > 8 or (case.window or 1) > 17:
             outputs, folds = [tile(16, 4, 2), tile(32, 8, 2)], [tile(16, 4, 2), tile(32, 8, 2)]
         return paired(case, outputs, folds)
