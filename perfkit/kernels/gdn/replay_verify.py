@@ -80,7 +80,7 @@ def _prepare(
     return x, inverse, m, decays, old_weights, fold_decays
 
 
-@triton.jit(noinline=True)
+@triton.jit
 def _fold(
     state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr,
     bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_q, row_k, row_v,
@@ -89,10 +89,7 @@ def _fold(
     SPLIT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, POSITIONS: tl.constexpr,
     BLOCK: tl.constexpr, STAGES: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Corrections and outputs of HEADS heads of a row from their new checkpoints, their h records folded in.
-
-    A function when compiled, too: in a loop over pieces, what holds for all of them would take its registers.
-    """
+    """Corrections and outputs of HEADS heads of a row from their new checkpoints, their h records folded in."""
     tiles: tl.constexpr = (D_V + ROWS - 1) // ROWS
     blocks: tl.constexpr = (D_V + BLOCK - 1) // BLOCK
     pieces: tl.constexpr = N_V // HEADS
@@ -171,6 +168,10 @@ def _fold(
                N_V * D_V, POSITIONS, BLOCK, SPLIT)  # fmt: skip
 
 
+#: A function when compiled, too: in a loop over pieces, what holds for all of them would take its registers.
+_fold_apart = triton.jit(noinline=True)(_fold.fn)
+
+
 @triton.jit(
     do_not_specialize=["batch", "programs", "window", "n_ring"], do_not_specialize_on_alignment=["took_ptr"]
 )  # fmt: skip
@@ -192,12 +193,20 @@ def _gdn_replay_flush_kernel(
                          TREE)  # fmt: skip
     for piece in tl.range(pid % programs, how_many(ranks) * pieces, programs, num_stages=1):
         row = ranked(ranks, some, piece // pieces + 1)
-        _fold(
-            state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr,
-            log_ptr, bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_q,
-            row_k, row_v, row_gate, row_beta, stride_q, stride_k, stride_v, stride_gate, stride_beta,
-            N_V, N_K, D_V, D_K, T, TREE, SPLIT, HEADS, ROWS, RECORDS, POSITIONS, BLOCK, STAGES, CHUNKS,
-        )  # fmt: skip
+        if ROWS < 64:
+            _fold_apart(
+                state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr,
+                log_ptr, bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_q,
+                row_k, row_v, row_gate, row_beta, stride_q, stride_k, stride_v, stride_gate, stride_beta, N_V, N_K,
+                D_V, D_K, T, TREE, SPLIT, HEADS, ROWS, RECORDS, POSITIONS, BLOCK, STAGES, CHUNKS,
+            )  # fmt: skip
+        else:  # products of 64 rows take memory that only a kernel has on compute capability 10.0
+            _fold(
+                state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr,
+                log_ptr, bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_q,
+                row_k, row_v, row_gate, row_beta, stride_q, stride_k, stride_v, stride_gate, stride_beta, N_V, N_K,
+                D_V, D_K, T, TREE, SPLIT, HEADS, ROWS, RECORDS, POSITIONS, BLOCK, STAGES, CHUNKS,
+            )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["n_ring"], do_not_specialize_on_alignment=["took_ptr"])

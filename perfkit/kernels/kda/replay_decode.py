@@ -66,17 +66,14 @@ def _token(k_ptr, q_ptr, gate_ptr, bias_ptr, log_ptr, c):
     return k, k.to(tl.float32), tl.load(q_ptr + c).to(tl.float32), g
 
 
-@triton.jit(noinline=True)
+@triton.jit(noinline=True)  # in a loop over pieces, what holds for all of them would take its registers
 def _fold(
     state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr,
     bias_ptr, slots_ptr, out_ptr, row, piece, n_ring, row_q, row_k, row_v, row_gate, row_beta,
     N_HEADS: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
     COLS: tl.constexpr, RECORDS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Outputs of one head of a row, and h records and the current token folded into its checkpoint.
-
-    A function when compiled, too: in a loop over pieces, what holds for all of them would take its registers.
-    """
+    """Outputs of one head of a row, and h records and the current token folded into its checkpoint."""
     head = piece % N_HEADS
     slot = tl.load(slots_ptr + row).to(tl.int64)
     unit = slot * N_HEADS + head

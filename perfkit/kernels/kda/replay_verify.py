@@ -52,7 +52,7 @@ from perfkit.method import (
 )
 
 
-@triton.jit(noinline=True)
+@triton.jit(noinline=True)  # in a loop over pieces, what holds for all of them would take its registers
 def _fold(
     state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr,
     bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_q, row_k, row_v,
@@ -61,10 +61,7 @@ def _fold(
     SPLIT: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, POSITIONS: tl.constexpr, DRAFTS: tl.constexpr,
     BLOCK: tl.constexpr, STAGES: tl.constexpr, CHUNKS: tl.constexpr, MEETING: tl.constexpr,
 ):  # fmt: skip
-    """Corrections and outputs of one head of a row from its new checkpoint, into which its h records are folded.
-
-    A function when compiled, too: in a loop over pieces, what holds for all of them would take its registers.
-    """
+    """Corrections and outputs of one head of a row from its new checkpoint, into which its h records are folded."""
     blocks: tl.constexpr = (D_V + BLOCK - 1) // BLOCK
     head = piece % N_HEADS
     slot = tl.load(slots_ptr + row).to(tl.int64)

@@ -81,7 +81,7 @@ def _prepare(
     return q, new_weights, decays, old_weights, fold_decays
 
 
-@triton.jit(noinline=True)
+@triton.jit
 def _fold(
     state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr, bias_ptr, skip_ptr,
     slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_x, row_k, row_q, row_dt, stride_x,
@@ -90,10 +90,7 @@ def _fold(
     SPLIT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, DRAFTS: tl.constexpr,
     POSITIONS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Outputs of HEADS heads of a row from their new checkpoints, into which their h records are folded.
-
-    A function when compiled, too: in a loop over pieces, what holds for all of them would take its registers.
-    """
+    """Outputs of HEADS heads of a row from their new checkpoints, into which their h records are folded."""
     tiles: tl.constexpr = (D_V + ROWS - 1) // ROWS
     blocks: tl.constexpr = (D_V + BLOCK - 1) // BLOCK
     pieces: tl.constexpr = N_V // HEADS
@@ -168,6 +165,10 @@ def _fold(
                  mask=live & (p < n)[None, :])  # fmt: skip
 
 
+#: A function when compiled, too: in a loop over pieces, what holds for all of them would take its registers.
+_fold_apart = triton.jit(noinline=True)(_fold.fn)
+
+
 @triton.jit(
     do_not_specialize=["batch", "programs", "window", "n_ring"], do_not_specialize_on_alignment=["took_ptr"]
 )  # fmt: skip
@@ -189,12 +190,20 @@ def _replay_flush_kernel(
                              TREE)  # fmt: skip
     for piece in tl.range(pid % programs, how_many(ranks) * pieces, programs, num_stages=1):
         row = ranked(ranks, some, piece // pieces + 1)
-        _fold(
-            state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr, bias_ptr,
-            skip_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_x, row_k, row_q,
-            row_dt, stride_x, stride_k, stride_q, stride_dt,
-            N_V, N_K, D_V, D_K, T, TREE, SPLIT, HEADS, ROWS, RECORDS, DRAFTS, POSITIONS, BLOCK, STAGES, CHUNKS,
-        )  # fmt: skip
+        if ROWS < 64:
+            _fold_apart(
+                state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr,
+                bias_ptr, skip_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_x,
+                row_k, row_q, row_dt, stride_x, stride_k, stride_q, stride_dt, N_V, N_K, D_V, D_K, T, TREE, SPLIT,
+                HEADS, ROWS, RECORDS, DRAFTS, POSITIONS, BLOCK, STAGES, CHUNKS,
+            )  # fmt: skip
+        else:  # products of 64 rows take memory that only a kernel has on compute capability 10.0
+            _fold(
+                state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr,
+                bias_ptr, skip_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_x,
+                row_k, row_q, row_dt, stride_x, stride_k, stride_q, stride_dt, N_V, N_K, D_V, D_K, T, TREE, SPLIT,
+                HEADS, ROWS, RECORDS, DRAFTS, POSITIONS, BLOCK, STAGES, CHUNKS,
+            )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["n_ring"], do_not_specialize_on_alignment=["took_ptr"])
@@ -353,9 +362,8 @@ class ReplayVerify(replay.ReplayVerify):
         elif window > 16 or case.draft_len > 8:
             outputs = [(2, 16, 1, 3, 0), (4, 32, 2, 3, 0)]
             fold = [(4, 16, 1, 3, 0), (2, 16, 1, 3, 0)] if window <= 16 else [(4, 32, 2, 3, 0), whole]
-        elif case.tree is not None:  # its masks take a few registers more, which the limit does not leave
-            if shape.d_v % 64:
-                outputs[0] = (2, 16, 1, 3, 168)
+        elif case.tree is not None and shape.d_v % 64:  # a tree's masks take what the limit leaves of four heads
+            del outputs[1]
         if case.batch * shape.n_v_heads <= SMALL_BATCH_HEADS:
             outputs, fold = [small[0], *outputs], [small[1], *fold]
         fallback = (1, 16, 1, 3, 0)
