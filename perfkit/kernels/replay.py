@@ -100,7 +100,7 @@ class Replay(Method):
         starts = slots.new_zeros(slots.shape) + origin
         cursor = (ring.pack(0) + (starts << 15)).to(tensors["cursor"].dtype)[live]
         tensors["cursor"][slots[live]] = cursor[:, None]
-        if self.apart:
+        if "row_cursor" in tensors:
             tensors["row_cursor"][slots[live]] = cursor
 
 
@@ -171,6 +171,8 @@ class ReplayVerify(Replay):
 
     phase = "verify"
     apart = True
+    #: Whether a cursor a row tells the flushing launch which rows it serves (:mod:`perfkit.kernels.flushing`).
+    row_cursors = True
 
     def supports(self, case: Case) -> str | None:
         """Return None, or why not."""
@@ -206,7 +208,7 @@ class ReplayVerify(Replay):
         """Count what each launch moves of checkpoint, records, cursors, inputs and outputs.
 
         The flushing launch looks at every row and its cursor, and at those of the heads of rows that flush; the launch
-        of outputs looks at all heads', and keeps the row's.
+        of outputs looks at all heads', and keeps the row's. Without ``row_cursors`` both look at all heads' cursors.
         """
         io = self.layout.verify_bytes(shape, point)
         cursor = 4 * shape.n_v_heads
@@ -215,8 +217,10 @@ class ReplayVerify(Replay):
         gathered = commit_bytes(shape, point)
         elements = shape.state_elements
         read = elements * point.read_bytes + io.read + h * record
-        read += io.row + 4 + flush * cursor + np.where(flush, 4, io.row) + cursor + gathered[0]
-        write = io.write + point.draft_len * record + cursor + 4 + flush * (cursor + elements * point.state_bytes)
+        looks = 4 + flush * cursor if self.row_cursors else cursor
+        read += io.row + looks + np.where(flush, 4, io.row) + cursor + gathered[0]
+        write = io.write + point.draft_len * record + cursor + 4 * self.row_cursors
+        write = write + flush * (cursor + elements * point.state_bytes)
         count = FLOPS[self.family].output_only_verify
         outputs = count(shape.d_v, shape.d_k, np.where(flush, 0, h), point.draft_len)
         fold = flush * (2 * np.asarray(h) + 1) * shape.d_v * shape.d_k

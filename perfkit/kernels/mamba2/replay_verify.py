@@ -24,19 +24,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfkit.kernels import replay
-from perfkit.kernels.flushing import SCAN, fold_programs, how_many, ranked, verify_ranks
-from perfkit.kernels.following import close_pair, follow, following, let_follow
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.layout import blocked_records
 from perfkit.kernels.mamba2 import layout
 from perfkit.kernels.mamba2.replay_parts import draft_weights, folds, key_products
 from perfkit.kernels.paths import committed_by, paths
-from perfkit.kernels.products import load_rows, of_head, product, product_exact, product_onto, store_rows
+from perfkit.kernels.products import of_head, product, product_exact, product_onto
 from perfkit.kernels.replay import SMALL_BATCH_HEADS, at_least_16, ring_slots, tiled_launch
 from perfkit.kernels.replay_commit import BLOCK, commit_launch, value_blocks
 from perfkit.kernels.ring import (
     cursor_h,
-    cursor_keep,
     cursor_load,
     cursor_marked,
     cursor_origin,
@@ -69,9 +66,9 @@ def _prepare(
     c = tl.arange(0, D_K)
     p = tl.arange(0, POSITIONS)
     q = tl.load(q_base + p[None, :] * stride_q + c[:, None], mask=(p < n)[None, :], other=0.0)
-    k = load_rows(k_base, j * stride_k, j < n, D_K)
+    k = tl.load(k_base + j[:, None] * stride_k + c[None, :], mask=(j < n)[:, None], other=0.0)
     if keep:
-        store_rows(k_ring, place * (N_K * D_K), k, j < n, D_K)
+        tl.store(k_ring + place[:, None] * (N_K * D_K) + c[None, :], k, mask=(j < n)[:, None])
     on_path, later = paths(ancestors_ptr, n, j, p, TREE)
     new_weights, decays = draft_weights(
         dt_ring, dt_new, a, bias_ptr, skip_ptr, key_products(k, q, SPLIT), on_path, later, place, j, p, n, stride_dt,
@@ -81,26 +78,31 @@ def _prepare(
     return q, new_weights, decays, old_weights, fold_decays
 
 
-@triton.jit
-def _fold(
+@triton.jit(do_not_specialize=["window", "n_ring"], do_not_specialize_on_alignment=["took_ptr"])
+def _replay_flush_kernel(
     state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr, bias_ptr, skip_ptr,
-    slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_x, row_k, row_q, row_dt, stride_x,
-    stride_k, stride_q, stride_dt,
+    slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, window, n_ring, row_x, row_k, row_q, row_dt,
+    stride_x, stride_k, stride_q, stride_dt,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
     SPLIT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, DRAFTS: tl.constexpr,
     POSITIONS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Outputs of HEADS heads of a row from their new checkpoints, into which their h records are folded."""
+    """Rows with h + T > window: fold the h committed records, outputs from the new checkpoint and the drafts alone."""
     tiles: tl.constexpr = (D_V + ROWS - 1) // ROWS
     blocks: tl.constexpr = (D_V + BLOCK - 1) // BLOCK
-    pieces: tl.constexpr = N_V // HEADS
-    first_head = piece % pieces * HEADS
-    p = tl.arange(0, POSITIONS)
+    pid = tl.program_id(0)
+    row = pid // (N_V // HEADS)
+    first_head = pid % (N_V // HEADS) * HEADS
     slot = tl.load(slots_ptr + row).to(tl.int64)
+    if slot < 0:
+        return
+    p = tl.arange(0, POSITIONS)
     masks_ptr = ancestors_ptr + row.to(tl.int64) * T
-    n, took, _ = committed_by(drafts_ptr + row, took_ptr + row, masks_ptr, p, TREE)
+    n, took, depth = committed_by(drafts_ptr + row, took_ptr + row, masks_ptr, p, TREE)
     cursor = cursor_load(cursor_ptr + slot * N_V + first_head, HEADS)
     h = cursor_h(cursor) + took
+    if h + depth <= window:
+        return
     row = row.to(tl.int64)
     origin = cursor_origin(cursor)
     first = wrap(origin + h, n_ring)
@@ -165,61 +167,18 @@ def _fold(
                  mask=live & (p < n)[None, :])  # fmt: skip
 
 
-#: A function when compiled, too: in a loop over pieces, what holds for all of them would take its registers.
-_fold_apart = triton.jit(noinline=True)(_fold.fn)
-
-
-@triton.jit(
-    do_not_specialize=["batch", "programs", "window", "n_ring"], do_not_specialize_on_alignment=["took_ptr"]
-)  # fmt: skip
-def _replay_flush_kernel(
-    state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, row_cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr,
-    bias_ptr, skip_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, batch, programs, window, n_ring,
-    row_x, row_k, row_q, row_dt, stride_x, stride_k, stride_q, stride_dt,
-    N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
-    SPLIT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, DRAFTS: tl.constexpr,
-    POSITIONS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, CHUNKS: tl.constexpr, SCAN: tl.constexpr,
-    FOLLOWED: tl.constexpr,
-):  # fmt: skip
-    """Rows with h + T > window: fold the h committed records, outputs from the new checkpoint and the drafts alone."""
-    pieces: tl.constexpr = N_V // HEADS
-    let_follow(FOLLOWED)
-    pid = tl.program_id(0)
-    some = pid // programs * SCAN + tl.arange(0, SCAN)
-    ranks = verify_ranks(slots_ptr, row_cursor_ptr, drafts_ptr, took_ptr, ancestors_ptr, some, batch, window, T,
-                             TREE)  # fmt: skip
-    for piece in tl.range(pid % programs, how_many(ranks) * pieces, programs, num_stages=1):
-        row = ranked(ranks, some, piece // pieces + 1)
-        if ROWS < 64:
-            _fold_apart(
-                state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr,
-                bias_ptr, skip_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_x,
-                row_k, row_q, row_dt, stride_x, stride_k, stride_q, stride_dt, N_V, N_K, D_V, D_K, T, TREE, SPLIT,
-                HEADS, ROWS, RECORDS, DRAFTS, POSITIONS, BLOCK, STAGES, CHUNKS,
-            )  # fmt: skip
-        else:  # products of 64 rows take memory that only a kernel has on compute capability 10.0
-            _fold(
-                state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr,
-                bias_ptr, skip_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_x,
-                row_k, row_q, row_dt, stride_x, stride_k, stride_q, stride_dt, N_V, N_K, D_V, D_K, T, TREE, SPLIT,
-                HEADS, ROWS, RECORDS, DRAFTS, POSITIONS, BLOCK, STAGES, CHUNKS,
-            )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=["n_ring"], do_not_specialize_on_alignment=["took_ptr"])
+@triton.jit(do_not_specialize=["window", "n_ring"], do_not_specialize_on_alignment=["took_ptr"])
 def _replay_output_kernel(
-    state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, row_cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr,
-    bias_ptr, skip_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, n_ring, row_x, row_k, row_q, row_dt,
+    state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr, bias_ptr, skip_ptr,
+    slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, window, n_ring, row_x, row_k, row_q, row_dt,
     stride_x, stride_k, stride_q, stride_dt,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
     SPLIT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, DRAFTS: tl.constexpr,
     POSITIONS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
-    FOLLOWS: tl.constexpr,
 ):  # fmt: skip
     """Rows that did not flush: outputs from the checkpoint, the committed records and the drafts (Eq. 6)."""
     tiles: tl.constexpr = (D_V + ROWS - 1) // ROWS
     blocks: tl.constexpr = (D_V + BLOCK - 1) // BLOCK
-    follow(FOLLOWS)
     pid = tl.program_id(0)
     row = pid // (N_V // HEADS)
     first_head = pid % (N_V // HEADS) * HEADS
@@ -227,10 +186,10 @@ def _replay_output_kernel(
     if slot < 0:
         return
     cursor = cursor_load(cursor_ptr + slot * N_V + first_head, HEADS)
+    cursors = cursor_ptr + slot * N_V + first_head + tl.arange(0, HEADS)
     if cursor_marked(cursor):  # the launch before served this row
-        cursor_keep(cursor_ptr, row_cursor_ptr, slot, first_head, cursor_without_mark(cursor), N_V, HEADS)
+        tl.store(cursors, tl.full([HEADS], 0, tl.int32) + cursor_without_mark(cursor))
         return
-    s_base = state_ptr + (slot * N_V + first_head) * (D_V * D_K)
     p = tl.arange(0, POSITIONS)
     masks_ptr = ancestors_ptr + row.to(tl.int64) * T
     n, took, _ = committed_by(drafts_ptr + row, took_ptr + row, masks_ptr, p, TREE)
@@ -257,10 +216,11 @@ def _replay_output_kernel(
         skip_ptr + first_head, masks_ptr, a, at, place, old_j, j, h, n, stride_k, stride_q, stride_dt,
         first_head % (N_V // N_K) == 0, N_V, N_K, D_K, TREE, SPLIT, HEADS, DRAFTS, POSITIONS,
     )  # fmt: skip
-    cursor_keep(cursor_ptr, row_cursor_ptr, slot, first_head, cursor_pack(h, origin), N_V, HEADS)
+    tl.store(cursors, tl.full([HEADS], 0, tl.int32) + cursor_pack(h, origin))
 
-    k = load_rows(k_ring, at * (N_K * D_K), old_j < h, D_K)
+    k = tl.load(k_ring + at[:, None] * (N_K * D_K) + c[None, :], mask=(old_j < h)[:, None], other=0.0)
     kq = key_products(k, q, SPLIT)  # [records, positions]
+    s_base = state_ptr + (slot * N_V + first_head) * (D_V * D_K)
     out_base = out_ptr + row * (T * N_V * D_V) + first_head * D_V
     for i in tl.range(0, HEADS * tiles, num_stages=STAGES):
         head = i // tiles
@@ -289,6 +249,7 @@ class ReplayVerify(replay.ReplayVerify):
     layout = layout
     max_window = 64
     trees = True
+    row_cursors = False
 
     def buffers(self, case: Case) -> dict[str, Buffer]:
         """Return checkpoint, ring and cursors, all of them read and written.
@@ -305,7 +266,6 @@ class ReplayVerify(replay.ReplayVerify):
             "k_ring": Buffer((slots, n_ring, shape.n_k_heads, shape.d_k), case.input_dtype, "record"),
             "dt_ring": Buffer((slots, n_ring, shape.n_v_heads), "float32", "record"),
             "cursor": Buffer((slots, shape.n_v_heads), "int32", "cursor"),
-            "row_cursor": Buffer((slots,), "int32", "cursor"),
         }
 
     def launches(self, case: Case, config: Config, tensors: Mapping[str, Any], step: int = 0) -> Iterable[Launch]:
@@ -316,27 +276,25 @@ class ReplayVerify(replay.ReplayVerify):
         took = t["path" if tree else "accepted"][step % ACCEPTANCE_STEPS]
         if tree:
             yield commit_launch(case, t, took, n_ring)
-        pointers = (t["state"], t["x_ring"], t["k_ring"], t["dt_ring"], t["cursor"], t["row_cursor"], t["x"],
-                    t["k"], t["q"], t["dt"], t["a"], t["dt_bias"], t["d_skip"], t["slots"], t["drafts"], took,
+        pointers = (t["state"], t["x_ring"], t["k_ring"], t["dt_ring"], t["cursor"], t["x"], t["k"], t["q"], t["dt"],
+                    t["a"], t["dt_bias"], t["d_skip"], t["slots"], t["drafts"], took,
                     t["ancestors"] if tree else took, t["out"])  # fmt: skip
         strides = [t[name].stride(axis) for axis in (0, 1) for name in ("x", "k", "q", "dt")]
         constants = {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k, "T": nodes,
                      "TREE": tree, "SPLIT": case.input_dtype == "bfloat16",
                      "POSITIONS": max(triton.next_power_of_2(nodes), 8), "DRAFTS": at_least_16(nodes),
                      "BLOCK": BLOCK}  # fmt: skip
-        heads, fold_heads = config["heads"], config["fold_heads"]
-        grid, programs = fold_programs(case, t, config["fold_programs"], shape.n_v_heads // fold_heads)
-        first = tiled_launch(
-            _replay_flush_kernel, grid, (*pointers, case.batch, programs, window, n_ring, *strides),
-            {**constants, "RECORDS": at_least_16(window), "CHUNKS": 2 if shape.d_k >= 64 else 1, "HEADS": fold_heads,
-             "SCAN": SCAN}, config, "fold_",
-        )  # fmt: skip
-        # records of a row that does not flush: one whose step has a single position holds most
-        second = tiled_launch(
-            _replay_output_kernel, case.batch * shape.n_v_heads // heads, (*pointers, n_ring, *strides),
-            {**constants, "RECORDS": at_least_16(window - 1), "HEADS": heads}, config,
-        )  # fmt: skip
-        yield from close_pair(first, second, following(t))
+        longest = window - 1  # records of a row that does not flush: one whose step has a single position holds most
+        parts: tuple[tuple[Any, str, dict[str, int]], ...] = (
+            (_replay_flush_kernel, "fold_", {"RECORDS": at_least_16(window), "CHUNKS": 2 if shape.d_k >= 64 else 1}),
+            (_replay_output_kernel, "", {"RECORDS": at_least_16(longest)}),
+        )
+        for kernel, prefix, own in parts:
+            heads = config[f"{prefix}heads"]
+            yield tiled_launch(
+                kernel, case.batch * shape.n_v_heads // heads, (*pointers, window, n_ring, *strides),
+                {**constants, **own, "HEADS": heads}, config, prefix,
+            )  # fmt: skip
 
     def replayed(self, case: Case, tensors: Mapping[str, Any], slots: Any, at: Any, live: Any) -> Any:
         """Return the rows' checkpoints advanced by records (dt, x, k). Source: paper, Eq. 5."""
@@ -351,8 +309,8 @@ class ReplayVerify(replay.ReplayVerify):
         streams. Three stages keep two tiles of a warp in flight.
         """
         shape, window = case.shape, case.window or 1
-        outputs: list[tuple[int, ...]] = [(2, 16, 1, 3, 168), (4, 16, 1, 3, 168), (4, 32, 2, 3, 0)]
-        fold: list[tuple[int, ...]] = [(2, 16, 1, 3, 0), (4, 16, 1, 3, 0)]
+        outputs: list[tuple[int, ...]] = [(4, 16, 1, 3, 168), (4, 32, 2, 3, 0)]
+        fold: list[tuple[int, ...]] = [(2, 16, 1, 3, 0), (4, 16, 1, 3, 168)]
         whole = (1, 64, 4, 2, 0)
         small = [whole, whole]  # of outputs and fold where there are few programs
         if window > 32:
@@ -362,8 +320,10 @@ class ReplayVerify(replay.ReplayVerify):
         elif window > 16 or case.draft_len > 8:
             outputs = [(2, 16, 1, 3, 0), (4, 32, 2, 3, 0)]
             fold = [(4, 16, 1, 3, 0), (2, 16, 1, 3, 0)] if window <= 16 else [(4, 32, 2, 3, 0), whole]
-        elif case.tree is not None and shape.d_v % 64:  # a tree's masks take what the limit leaves of four heads
-            del outputs[1]
+        elif case.tree is not None:  # its masks take a few registers more, which the limit does not leave
+            fold[1] = (4, 16, 1, 3, 0)
+            if shape.d_v % 64:
+                outputs[0] = (2, 16, 1, 3, 168)
         if case.batch * shape.n_v_heads <= SMALL_BATCH_HEADS:
             outputs, fold = [small[0], *outputs], [small[1], *fold]
         fallback = (1, 16, 1, 3, 0)
@@ -373,8 +333,7 @@ class ReplayVerify(replay.ReplayVerify):
         names = ("heads", "rows", "warps", "stages", "maxnreg")
         return [
             Config.of(**dict(zip(names, one, strict=True)),
-                      **dict(zip([f"fold_{name}" for name in names], two, strict=True)),
-                      fold_programs=max(1, 7 // two[2]))
+                      **dict(zip([f"fold_{name}" for name in names], two, strict=True)))
             for one, two in pairs
         ]  # fmt: skip
 
