@@ -189,6 +189,8 @@ def from_entry(entry: Mapping[str, Any]) -> Efficiency:
 def borrowed(family: str, method: str, phase: str, known: Sequence[Efficiency], off: float) -> Efficiency | None:
     """Return the fit of the same method of the family whose kernels are most alike; None if none was timed.
 
+    A fit of as few times as it has parameters meets them whatever they are, and lends nothing where another can.
+
     Arithmetic of the families' other methods says how many more instructions the borrower's updates take than the
     lender's.
 
@@ -199,21 +201,21 @@ def borrowed(family: str, method: str, phase: str, known: Sequence[Efficiency], 
         known: the fits that there are.
         off: half width of the 95 % interval of a loan, as a factor less 1.
     """
-    for lender in SIBLINGS.get(family, ()):
-        found = next((one for one in known if (one.family, one.method, one.phase) == (lender, method, phase)), None)
-        if found is None:
-            continue
-        pairs = [
-            (mine.arithmetic, theirs.arithmetic)
-            for mine in known if mine.family == family
-            for theirs in known
-            if (theirs.family, theirs.method, theirs.phase, theirs.gpu) == (lender, mine.method, mine.phase, mine.gpu)
-            and mine.method != method and all(one.intervals.get("arithmetic", (0,))[0] > 0 for one in (mine, theirs))
-        ]  # fmt: skip
-        more = math.exp(float(np.mean([math.log(mine / theirs) for mine, theirs in pairs]))) if pairs else 1.0
-        return replace(found, family=family, arithmetic=found.arithmetic * more, width=_wider(found.width, off),
-                       lender=lender)  # fmt: skip
-    return None
+    siblings = SIBLINGS.get(family, ())
+    same = [one for one in known if one.family in siblings and (one.method, one.phase) == (method, phase)]
+    if not same:
+        return None
+    found = min(same, key=lambda one: (one.freedom <= PRIOR_FREEDOM, siblings.index(one.family)))
+    pairs = [
+        (mine.arithmetic, theirs.arithmetic)
+        for mine in known if mine.family == family
+        for theirs in known
+        if (theirs.family, theirs.method, theirs.phase, theirs.gpu) == (found.family, mine.method, mine.phase, mine.gpu)
+        and mine.method != method and all(one.intervals.get("arithmetic", (0,))[0] > 0 for one in (mine, theirs))
+    ]  # fmt: skip
+    more = math.exp(float(np.mean([math.log(mine / theirs) for mine, theirs in pairs]))) if pairs else 1.0
+    return replace(found, family=family, arithmetic=found.arithmetic * more, width=_wider(found.width, off),
+                   lender=found.family)  # fmt: skip
 
 
 def _wider(width: float, more: float) -> float:

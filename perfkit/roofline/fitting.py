@@ -132,8 +132,11 @@ def _clusters(observations: Sequence[Observation]) -> list[tuple[str, int, int]]
 
 
 def enough(method: str, phase: str, observations: Sequence[Observation]) -> bool:
-    """Say whether the times are of enough batches or T for a fit of the method's parameters."""
-    return len(_clusters(observations)) >= len(form(method, phase))
+    """Say whether the times are of enough batches or T for a fit of the method's parameters.
+
+    What steps that flush take beyond the others is done without where times are that few.
+    """
+    return len(_clusters(observations)) >= len([name for name in form(method, phase) if name != "flush"])
 
 
 def fit(key: Key, observations: Sequence[Observation], shared: Mapping[str, float] | None = None) -> Efficiency:
@@ -163,7 +166,8 @@ def fit(key: Key, observations: Sequence[Observation], shared: Mapping[str, floa
     stack, measured = _Stack.of(observations), np.array([o.time_us for o in observations])
     flushed = np.array([o.flush_us or np.nan for o in observations])
     apart = np.isfinite(flushed) & np.isfinite(stack.flushes(Efficiency(family, method, phase, gpu)))
-    if not apart.any():  # its mean says next to nothing of what a flush takes
+    # A mean says next to nothing of what a flush takes, and times that few do not tell it from the rest.
+    if not apart.any() or len(clusters) < len(names):
         names = tuple(name for name in names if name != "flush")
 
     def made(values: Iterable[float]) -> Efficiency:
