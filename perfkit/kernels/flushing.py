@@ -25,18 +25,21 @@ SCAN = 64
 _INTERPRETED = 1
 
 
-def fold_programs(case: Case, tensors: Mapping[str, Any], resident: int, pieces: int) -> tuple[int, int]:
+def fold_programs(case: Case, tensors: Mapping[str, Any], resident: int | None, pieces: int) -> tuple[int, int]:
     """Return the programs of the launch that serves flushing rows, and those of each block of rows.
 
     Args:
         case: whose rows they are.
         tensors: its buffers, on the device that is to run it.
-        resident: programs that a multiprocessor holds at a time. One more would begin when all others are done.
+        resident: programs that a multiprocessor holds at a time; one more would begin when all others are done. None
+            for a program to each piece.
         pieces: of a row.
     """
     blocks = triton.cdiv(case.batch, SCAN)
-    there = _multiprocessors(str(getattr(tensors["state"], "device", "cpu"))) * resident
-    programs = min(min(case.batch, SCAN) * pieces, max(1, there // blocks))
+    programs = min(case.batch, SCAN) * pieces
+    if resident is not None:
+        there = _multiprocessors(str(getattr(tensors["state"], "device", "cpu"))) * resident
+        programs = min(programs, max(1, there // blocks))
     return blocks * programs, programs
 
 

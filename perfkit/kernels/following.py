@@ -8,7 +8,7 @@ any other kernel does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -21,45 +21,50 @@ if HAVE_TRITON:
 
 #: First compute capability whose kernels can wait for the launch before them.
 FIRST = 90
-#: Constants of a pair of launches: whether the first one is followed closely, whether the second one follows so.
-_FOLLOWED, _FOLLOWS = "FOLLOWED", "FOLLOWS"
+#: Compute capabilities whose products of 64 rows take memory that a kernel has, and no function.
+TENSOR_MEMORY = range(100, 110)
+#: Constants of launches that depend on the compute capability (0: no GPU): whether a launch is followed closely,
+#: whether it follows so, and whether what a loop does is a function when compiled, too.
+_TOLD: dict[str, Callable[[int], bool]] = {
+    "FOLLOWED": lambda cc: cc >= FIRST,
+    "FOLLOWS": lambda cc: cc >= FIRST,
+    "APART": lambda cc: cc not in TENSOR_MEMORY,
+}
 
 
-def following(tensors: Mapping[str, Any]) -> bool:
-    """Return whether the device of a method's tensors can launch so; tensors without data are on none."""
-    return _can_follow(str(getattr(tensors["state"], "device", "cpu")))
+def capability(tensors: Mapping[str, Any]) -> int:
+    """Return the compute capability of the device of a method's tensors, 0 where that is no GPU or has no data."""
+    return _capability(str(getattr(tensors["state"], "device", "cpu")))
 
 
 @cache
-def _can_follow(device: str) -> bool:
+def _capability(device: str) -> int:
     if not device.startswith("cuda"):
-        return False
+        return 0
     import torch
 
     major, minor = torch.cuda.get_device_capability(device)
-    return 10 * major + minor >= FIRST
+    return 10 * major + minor
 
 
-def close_pair(first: Launch, second: Launch, follows: bool) -> tuple[Launch, Launch]:
-    """Return two launches, the second one following the first closely if it can.
+def close_pair(first: Launch, second: Launch, cc: int) -> tuple[Launch, Launch]:
+    """Return two launches, the second one following the first closely if that compute capability can.
 
     Kernels take FOLLOWED or FOLLOWS as a constant, and begin with :func:`let_follow` or :func:`follow`.
     """
-    return _told(first, _FOLLOWED, follows), _told(second, _FOLLOWS, follows)
+    first = replace(first, constexprs={**first.constexprs, "FOLLOWED": False})
+    second = replace(second, constexprs={**second.constexprs, "FOLLOWS": False})
+    return compiled_for(first, cc), compiled_for(second, cc)
 
 
-def compiled_for(launch: Launch, target_cc: int) -> Launch:
-    """Return a launch as it would be on a GPU of that compute capability, whatever its tensors are on."""
-    for name in (_FOLLOWED, _FOLLOWS):
-        if name in launch.constexprs:
-            launch = _told(launch, name, target_cc >= FIRST)
-    return launch
-
-
-def _told(launch: Launch, name: str, value: bool) -> Launch:
-    config = {key: one for key, one in launch.config.items() if key != "launch_pdl"}
-    closely = {"launch_pdl": True} if value and name == _FOLLOWS else {}
-    return replace(launch, constexprs={**launch.constexprs, name: value}, config={**config, **closely})
+def compiled_for(launch: Launch, cc: int) -> Launch:
+    """Return a launch as it is on a GPU of that compute capability, whatever its tensors are on."""
+    told = {name: known(cc) for name, known in _TOLD.items() if name in launch.constexprs}
+    if not told:
+        return launch
+    config = {name: value for name, value in launch.config.items() if name != "launch_pdl"}
+    closely = {"launch_pdl": True} if told.get("FOLLOWS") else {}
+    return replace(launch, constexprs={**launch.constexprs, **told}, config={**config, **closely})
 
 
 @triton.jit

@@ -22,7 +22,7 @@ from typing import Any
 from perfkit.kernels import replay
 from perfkit.kernels.delta_replay import DeltaReplay
 from perfkit.kernels.flushing import SCAN, decode_ranks, fold_programs, how_many, ranked, within
-from perfkit.kernels.following import close_pair, follow, following, let_follow
+from perfkit.kernels.following import capability, close_pair, follow, let_follow
 from perfkit.kernels.gates import inverse_norm, sigmoid, softplus
 from perfkit.kernels.gdn import layout
 from perfkit.kernels.gdn.replay_parts import saturated
@@ -323,7 +323,7 @@ class ReplayDecode(DeltaReplay, replay.ReplayDecode):
             _gdn_replay_decode_output_kernel, units, (*pointers, n_ring, *strides),
             {**constants, "COLS": columns(case), "RECORDS": at_least_16(window - 1)}, config,
         )  # fmt: skip
-        yield from close_pair(first, second, following(t))
+        yield from close_pair(first, second, capability(t))
 
     def configs(self, case: Case) -> Sequence[Config]:
         """Return rows a tile, warps, stages and a limit of registers, of outputs and of the fold, and its heads.

@@ -19,7 +19,7 @@ from typing import Any
 from perfkit.kernels import replay
 from perfkit.kernels.delta_replay import DeltaReplay
 from perfkit.kernels.flushing import SCAN, fold_programs, how_many, ranked, verify_ranks
-from perfkit.kernels.following import close_pair, follow, following, let_follow
+from perfkit.kernels.following import capability, close_pair, follow, let_follow
 from perfkit.kernels.gates import inverse_norm
 from perfkit.kernels.gdn import layout
 from perfkit.kernels.gdn.replay_parts import (
@@ -336,7 +336,7 @@ class ReplayVerify(DeltaReplay, replay.ReplayVerify):
             _gdn_replay_output_kernel, case.batch * shape.n_v_heads // heads, (*pointers, n_ring, *strides),
             {**constants, "RECORDS": at_least_16(window - 1), "HEADS": heads}, config,
         )  # fmt: skip
-        yield from close_pair(first, second, following(t))
+        yield from close_pair(first, second, capability(t))
 
     def configs(self, case: Case) -> Sequence[Config]:
         """Return heads a program, rows a tile, warps, stages and a limit of registers, of outputs and of the fold.

@@ -27,7 +27,7 @@ from typing import Any
 from perfkit.kernels import replay
 from perfkit.kernels.delta_replay import DeltaReplay
 from perfkit.kernels.flushing import SCAN, decode_ranks, fold_programs, how_many, ranked
-from perfkit.kernels.following import close_pair, follow, following, let_follow
+from perfkit.kernels.following import capability, close_pair, follow, let_follow
 from perfkit.kernels.gates import inverse_norm, sigmoid, softplus
 from perfkit.kernels.gdn.replay_decode import tile_times
 from perfkit.kernels.gdn.replay_parts import corrections_times, saturated
@@ -285,7 +285,7 @@ class ReplayDecode(DeltaReplay, replay.ReplayDecode):
             config, "fold_",
         )  # fmt: skip
         second = tiled_launch(output, units, (*pointers, n_ring, *strides), constants | width, config)
-        yield from close_pair(first, second, following(t))
+        yield from close_pair(first, second, capability(t))
 
     def configs(self, case: Case) -> Sequence[Config]:
         """Return rows a tile, warps, stages and a limit of registers, of outputs and of the fold.

@@ -22,7 +22,7 @@ from typing import Any
 from perfkit.kernels import replay
 from perfkit.kernels.delta_replay import DeltaReplay
 from perfkit.kernels.flushing import SCAN, fold_programs, how_many, ranked, verify_ranks
-from perfkit.kernels.following import close_pair, follow, following, let_follow
+from perfkit.kernels.following import TENSOR_MEMORY, capability, close_pair, follow, let_follow
 from perfkit.kernels.gates import inverse_norm
 from perfkit.kernels.gdn.replay_parts import corrections_times, finish, wide_product
 from perfkit.kernels.kda import layout
@@ -52,7 +52,7 @@ from perfkit.method import (
 )
 
 
-@triton.jit(noinline=True)  # in a loop over pieces, what holds for all of them would take its registers
+@triton.jit
 def _fold(
     state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr, log_ptr,
     bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_q, row_k, row_v,
@@ -138,6 +138,10 @@ def _fold(
                POSITIONS, BLOCK, SPLIT)  # fmt: skip
 
 
+#: A function when compiled, too: in a loop over pieces, what holds for all of them would take its registers.
+_fold_apart = triton.jit(noinline=True)(_fold.fn)
+
+
 @triton.jit(
     do_not_specialize=["batch", "programs", "window", "n_ring"], do_not_specialize_on_alignment=["took_ptr"]
 )  # fmt: skip
@@ -149,7 +153,7 @@ def _kda_replay_flush_kernel(
     SPLIT: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, POSITIONS: tl.constexpr, DRAFTS: tl.constexpr,
     BLOCK: tl.constexpr, STAGES: tl.constexpr, CHUNKS: tl.constexpr,
     MEETING: tl.constexpr, SCAN: tl.constexpr,
-    FOLLOWED: tl.constexpr,
+    FOLLOWED: tl.constexpr, APART: tl.constexpr,
 ):  # fmt: skip
     """Rows with h + T > window: fold the h committed records; corrections and outputs from the new checkpoint."""
     let_follow(FOLLOWED)
@@ -157,13 +161,23 @@ def _kda_replay_flush_kernel(
     some = pid // programs * SCAN + tl.arange(0, SCAN)
     ranks = verify_ranks(slots_ptr, row_cursor_ptr, drafts_ptr, took_ptr, ancestors_ptr, some, batch, window, T,
                              TREE)  # fmt: skip
-    for piece in tl.range(pid % programs, how_many(ranks) * N_HEADS, programs, num_stages=1):
+    if APART:
+        for piece in tl.range(pid % programs, how_many(ranks) * N_HEADS, programs, num_stages=1):
+            row = ranked(ranks, some, piece // N_HEADS + 1)
+            _fold_apart(
+                state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr,
+                log_ptr, bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_q,
+                row_k, row_v, row_gate, row_beta, stride_q, stride_k, stride_v, stride_gate, stride_beta, N_HEADS, D_V,
+                D_K, T, TREE, SPLIT, ROWS, RECORDS, POSITIONS, DRAFTS, BLOCK, STAGES, CHUNKS, MEETING,
+            )  # fmt: skip
+    elif pid % programs < how_many(ranks) * N_HEADS:  # a program has one piece at most
+        piece = pid % programs
         row = ranked(ranks, some, piece // N_HEADS + 1)
         _fold(
             state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr,
             log_ptr, bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_q,
-            row_k, row_v, row_gate, row_beta, stride_q, stride_k, stride_v, stride_gate, stride_beta,
-            N_HEADS, D_V, D_K, T, TREE, SPLIT, ROWS, RECORDS, POSITIONS, DRAFTS, BLOCK, STAGES, CHUNKS, MEETING,
+            row_k, row_v, row_gate, row_beta, stride_q, stride_k, stride_v, stride_gate, stride_beta, N_HEADS, D_V,
+            D_K, T, TREE, SPLIT, ROWS, RECORDS, POSITIONS, DRAFTS, BLOCK, STAGES, CHUNKS, MEETING,
         )  # fmt: skip
 
 
@@ -302,17 +316,19 @@ class ReplayVerify(DeltaReplay, replay.ReplayVerify):
                      "SPLIT": case.input_dtype == "bfloat16", "POSITIONS": max(drafts, 8), "DRAFTS": drafts,
                      "BLOCK": BLOCK, "CHUNKS": 2 if shape.d_k >= 64 else 1,
                      "MEETING": min(shape.d_k, 32)}  # fmt: skip
-        grid, programs = fold_programs(case, t, config["fold_programs"], shape.n_v_heads)
+        cc = capability(t)
+        resident = None if cc in TENSOR_MEMORY else config["fold_programs"]
+        grid, programs = fold_programs(case, t, resident, shape.n_v_heads)
         first = tiled_launch(
             _kda_replay_flush_kernel, grid, (*pointers, case.batch, programs, window, n_ring, *strides),
-            {**constants, "RECORDS": at_least_16(window), "SCAN": SCAN}, config, "fold_",
+            {**constants, "RECORDS": at_least_16(window), "SCAN": SCAN, "APART": True}, config, "fold_",
         )  # fmt: skip
         # records of a row that does not flush: one whose step has a single position holds most
         second = tiled_launch(
             _kda_replay_output_kernel, units, (*pointers, n_ring, *strides),
             {**constants, "RECORDS": at_least_16(window - 1)}, config,
         )  # fmt: skip
-        yield from close_pair(first, second, following(t))
+        yield from close_pair(first, second, cc)
 
     def configs(self, case: Case) -> Sequence[Config]:
         """Return rows a tile, warps, stages and a limit of registers, of outputs and of the fold."""
