@@ -4,7 +4,10 @@ A cursor is one int32 per slot and value head: bits 15..29 ``origin`` (the ring 
 record), bits 0..14 ``h``; bit 30 is a mark that one launch leaves for the next one of its step. Every value head owns
 its cursor, so no program ever reads what a sibling writes in the same launch: a step needs no commit launch and no
 double buffering, and a row that sits out a step (its slot is null) keeps its place. The cost is 4 bytes per head that
-each launch reads, and that one or two write: 1/8192 of an FP32 state of 64 x 128 each time.
+a launch reads for the rows that it serves, and that one or two write: 1/8192 of an FP32 state of 64 x 128 each time.
+
+A launch that only looks for rows that flush reads a cursor of the row instead (:mod:`perfkit.kernels.flushing`). It is
+that of the first head, without a mark, and is written by the launch that looks at all heads.
 """
 
 from perfkit.kernels.lang import tl, triton

@@ -6,9 +6,10 @@ and appends one record. The step with h + 1 = L folds the buffer and its own tok
 checkpoint and stores none.
 
 A step is two launches, with cursors and marks as in :mod:`perfkit.kernels.mamba2.replay_verify`: one serves the rows
-that flush, the next the others. In one kernel with a branch all rows would get the fold's registers, and a third fewer
-programs would run at a time. Both stream the state once, a tile of rows at a time: what a program needs beside it is
-computed up front, and the values of a tile are loaded one tile ahead. The tiles' own loads are asynchronous, but two
+that flush (:mod:`perfkit.kernels.flushing`), the next the others, and follows it closely
+(:mod:`perfkit.kernels.following`). In one kernel with a branch all rows would get the fold's registers, and a third
+fewer programs would run at a time. Both stream the state once, a tile of rows at a time: what a program needs beside it
+is computed up front, and the values of a tile are loaded one tile ahead. The tiles' own loads are asynchronous, but two
 bytes a thread are too few for that, and a loop that waits for a value waits for all of them.
 
 Source: paper, Alg. 4, Eq. 3, Eq. 8.
@@ -291,7 +292,8 @@ class ReplayDecode(DeltaReplay, replay.ReplayDecode):
 
         state [slots, n_v_heads, d_v, d_k] in the state dtype; the records u_ring [slots, n_v_heads, ring, d_v] in FP16
         (FP32 where inputs are), k_ring [slots, ring, n_k_heads, d_k] in the input dtype and not normalized, g_ring
-        [slots, ring, n_v_heads] float32, the log decay; cursor [slots, n_v_heads] int32. ring = window + draft_len.
+        [slots, ring, n_v_heads] float32, the log decay; cursor [slots, n_v_heads] int32, and row_cursor [slots] int32,
+        that of the first head. ring = window + draft_len.
         A step so writes the correction of a head in one piece; blocks of rows, as verify has them, are pieces of 32
         bytes, which cost more than what a flush or an output gains by reading them.
         """
@@ -328,6 +330,7 @@ class ReplayDecode(DeltaReplay, replay.ReplayDecode):
     def configs(self, case: Case) -> Sequence[Config]:
         """Return rows a tile, warps, stages and a limit of registers, of outputs and of the fold, and its heads.
 
+        ``fold_programs``: of the fold, that a multiprocessor holds at a time.
         Programs of one warp with three stages keep two tiles of a warp in flight; records of longer windows need the
         registers of more warps. Where the batch is small, a program with four warps has more loads of the step in
         flight at once.

@@ -6,7 +6,9 @@ unit-triangular system that is solved once per head (:mod:`perfkit.kernels.gdn.r
 outputs of a tile are one product with a small matrix. Rejected records lie beyond h and are overwritten.
 
 Flush, launches, cursors and trees are as in :mod:`perfkit.kernels.mamba2.replay_verify`: one launch serves the rows
-that flush and marks them, the next serves the others; a tree's accepted path is gathered by a launch before them.
+that flush and marks them, the next serves the others; a tree's accepted path is gathered by a launch before them. But
+programs of the first stay and look for rows that flush by a cursor of each row (:mod:`perfkit.kernels.flushing`), and
+the second follows it closely (:mod:`perfkit.kernels.following`).
 
 Source: paper, Alg. 5, Eq. 9 to 11, App. D.
 """
@@ -297,7 +299,7 @@ class ReplayVerify(DeltaReplay, replay.ReplayVerify):
         state [slots, n_v_heads, d_v, d_k] in the state dtype; the records u_ring [slots, n_v_heads, blocks, ring,
         BLOCK], blocks of 16 rows of d_v, in FP16 (FP32 where inputs are), k_ring [slots, ring, n_k_heads, d_k] in the
         input dtype and not normalized, g_ring [slots, ring, n_v_heads] float32, the log decay; cursor [slots,
-        n_v_heads] int32. ring = window + draft_len.
+        n_v_heads] int32, and row_cursor [slots] int32, that of the first head. ring = window + draft_len.
         """
         shape, slots, n_ring = case.shape, layout.n_slots(case), ring_slots(case)
         blocks = (slots, shape.n_v_heads, value_blocks(shape), n_ring, BLOCK)
@@ -341,6 +343,7 @@ class ReplayVerify(DeltaReplay, replay.ReplayVerify):
     def configs(self, case: Case) -> Sequence[Config]:
         """Return heads a program, rows a tile, warps, stages and a limit of registers, of outputs and of the fold.
 
+        ``fold_programs``: of the fold, that a multiprocessor holds at a time.
         Heads of a program share the products of keys; one head alone needs so few registers that ten programs fit
         where eight did. A solution for T above 8, and the records of a long window, take the registers of four warps.
         """

@@ -254,7 +254,8 @@ class ReplayDecode(DeltaReplay, replay.ReplayDecode):
 
         state [slots, n_heads, d_v, d_k] in the state dtype; the records u_ring [slots, n_heads, ring, d_v] in FP16
         (FP32 where inputs are), k_ring [slots, n_heads, ring, d_k] in the input dtype and not normalized, g_ring
-        [slots, n_heads, ring, d_k] float32, the log decays; cursor [slots, n_heads] int32. ring = window + draft_len.
+        [slots, n_heads, ring, d_k] float32, the log decays; cursor [slots, n_heads] int32, and row_cursor [slots]
+        int32, that of the first head. ring = window + draft_len.
         """
         shape, slots, n_ring = case.shape, layout.n_slots(case), ring_slots(case)
         keys = (slots, shape.n_v_heads, n_ring, shape.d_k)
@@ -290,6 +291,7 @@ class ReplayDecode(DeltaReplay, replay.ReplayDecode):
     def configs(self, case: Case) -> Sequence[Config]:
         """Return rows a tile, warps, stages and a limit of registers, of outputs and of the fold.
 
+        ``fold_programs``: of the fold, that a multiprocessor holds at a time.
         Of outputs ``width`` too, the channels for which records are multiplied at a time. Tiles depend on the window
         and the batch as in :mod:`perfkit.kernels.gdn.replay_decode`.
         """

@@ -8,7 +8,7 @@ turns base = S_h [K | Q] over decayed columns into corrections U and outputs O o
     [U | O] = (V − base_K) M + [0 | base_Q]        M = B (I + A B)⁻¹ [I | P_q]
 
 A flush folds the records first, as in :mod:`perfkit.kernels.kda.replay_decode`, and derives all from the new
-checkpoint. As nothing is shared by heads, a program takes one. Launches, cursors and marks are as in
+checkpoint. As nothing is shared by heads, a program takes one at a time. Launches, cursors and marks are as in
 :mod:`perfkit.kernels.gdn.replay_verify`; a tree's accepted path is gathered by a launch before them.
 
 Source: arXiv 2510.26692; paper, Alg. 5, Eq. 9 to 11, App. D.
@@ -286,8 +286,8 @@ class ReplayVerify(DeltaReplay, replay.ReplayVerify):
 
         state [slots, n_heads, d_v, d_k] in the state dtype; the records u_ring [slots, n_heads, blocks, ring, BLOCK],
         blocks of 16 rows of d_v, in FP16 (FP32 where inputs are), k_ring [slots, n_heads, ring, d_k] in the input dtype
-        and not normalized, g_ring [slots, n_heads, ring, d_k] float32, the log decays; cursor [slots, n_heads] int32.
-        ring = window + draft_len.
+        and not normalized, g_ring [slots, n_heads, ring, d_k] float32, the log decays; cursor [slots, n_heads] int32,
+        and row_cursor [slots] int32, that of the first head. ring = window + draft_len.
         """
         shape, slots, n_ring = case.shape, layout.n_slots(case), ring_slots(case)
         keys = (slots, shape.n_v_heads, n_ring, shape.d_k)
@@ -331,7 +331,11 @@ class ReplayVerify(DeltaReplay, replay.ReplayVerify):
         yield from close_pair(first, second, cc)
 
     def configs(self, case: Case) -> Sequence[Config]:
-        """Return rows a tile, warps, stages and a limit of registers, of outputs and of the fold."""
+        """Return rows a tile, warps, stages and a limit of registers, of outputs and of the fold.
+
+        ``fold_programs``: of the fold, that a multiprocessor holds at a time; there is a program to each piece where
+        :data:`perfkit.kernels.following.TENSOR_MEMORY` says so.
+        """
         outputs = [tile(16, 2, 3), tile(16, 4, 2), tile(32, 4, 2)][case.tree is not None :]
         folds = [tile(32, 4, 2), tile(16, 4, 2)]
         if case.draft_len > 8 or (case.window or 1) > 17:
