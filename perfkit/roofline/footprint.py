@@ -63,6 +63,10 @@ HOLDINGS: Mapping[str, Holding] = MappingProxyType(
 )
 
 
+#: Families whose replay keeps a cursor a request too, by which a launch finds the rows that flush.
+RING_ROW_CURSORS = ("gdn", "kda")
+
+
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """One request's bytes in one layer.
@@ -147,6 +151,7 @@ def footprint(
     if two and not holding.ring:
         raise InputError(f"{method} reads the checkpoint that it updates", field="read_dtype", value=read_dtype,
                          allowed=state_dtype)  # fmt: skip
+    row_cursors = holding.row_cursors + (holding.ring and shape.family in RING_ROW_CURSORS)
     tokens = holding.tokens_per_draft * draft_len
     if holding.ring:
         tokens = ring_slots if ring_slots is not None else (window or 1) + draft_len
@@ -159,7 +164,7 @@ def footprint(
         read=checkpoint_bytes(shape, read_dtype) if two else 0,
         records=int(tokens * _token_bytes(shape, holding, input_dtype, two)),
         conv=slots * conv_bytes(shape, conv_kernel, draft_len, input_dtype),
-        cursors=CURSOR_BYTES * (holding.head_cursors * shape.n_v_heads + holding.row_cursors),
+        cursors=CURSOR_BYTES * (holding.head_cursors * shape.n_v_heads + row_cursors),
         scratch=holding.scratch_states * one,
     )
 
