@@ -28,8 +28,13 @@ TENSOR_MEMORY = range(100, 110)
 _TOLD: dict[str, Callable[[int], bool]] = {
     "FOLLOWED": lambda cc: cc >= FIRST,
     "FOLLOWS": lambda cc: cc >= FIRST,
-    "APART": lambda cc: cc not in TENSOR_MEMORY,
+    "APART": lambda cc: apart(cc),
 }
+
+
+def apart(cc: int) -> bool:
+    """Return whether what a loop does can be a function when compiled, too, whatever its products are."""
+    return cc not in TENSOR_MEMORY
 
 
 def capability(tensors: Mapping[str, Any]) -> int:

@@ -22,7 +22,7 @@ from typing import Any
 from perfkit.kernels import replay
 from perfkit.kernels.delta_replay import DeltaReplay
 from perfkit.kernels.flushing import SCAN, fold_programs, how_many, ranked, verify_ranks
-from perfkit.kernels.following import TENSOR_MEMORY, capability, close_pair, follow, let_follow
+from perfkit.kernels.following import apart, capability, close_pair, follow, let_follow
 from perfkit.kernels.gates import inverse_norm
 from perfkit.kernels.gdn.replay_parts import corrections_times, finish, wide_product
 from perfkit.kernels.kda import layout
@@ -317,7 +317,7 @@ class ReplayVerify(DeltaReplay, replay.ReplayVerify):
                      "BLOCK": BLOCK, "CHUNKS": 2 if shape.d_k >= 64 else 1,
                      "MEETING": min(shape.d_k, 32)}  # fmt: skip
         cc = capability(t)
-        resident = None if cc in TENSOR_MEMORY else config["fold_programs"]
+        resident = config["fold_programs"] if apart(cc) else None
         grid, programs = fold_programs(case, t, resident, shape.n_v_heads)
         first = tiled_launch(
             _kda_replay_flush_kernel, grid, (*pointers, case.batch, programs, window, n_ring, *strides),
