@@ -17,7 +17,7 @@ from perfkit.profiles import load_efficiency, load_gpu, load_measured, load_mode
 from perfkit.profiles.measured import EFFICIENCY, MEASURED, load_loan
 from perfkit.refit import case_of
 from perfkit.roofline import efficiency_for, predict, roofs_for
-from perfkit.roofline.efficiency import Efficiency, borrowed, form, known, loan_width, tile_of
+from perfkit.roofline.efficiency import PRIOR_FREEDOM, Efficiency, borrowed, form, known, loan_width, tile_of
 from perfkit.roofline.latency import UNFITTED_FACTOR, UNFITTED_US
 from perfkit.roofline.roof import datasheet_roofs
 
@@ -42,7 +42,7 @@ def test_shipped_parameters_are_physical() -> None:
     assert replay.flush == pytest.approx(1.3, abs=0.1)
     # The instructions of an update over its ideal mix, in all kernels that make them one after the other.
     for method in ("fused_recovery", "activation_replay", "joint_attainment"):
-        assert 3 < fitted(method, "verify").arithmetic < 5
+        assert 3 < fitted(method, "verify").arithmetic < 6
     for entry in load_efficiency():
         assert len(form(entry["method"], entry["phase"])) <= 4
         for item in entry["parameters"].values():
@@ -159,8 +159,10 @@ def test_an_unknown_method_has_no_fit() -> None:
     assert efficiency_for("mamba2", "stree", "verify", impl="vllm") is None
 
 
-def test_a_family_that_was_never_timed_borrows_and_says_so() -> None:
-    assert not any(one.family == "gdn" for one in known())
+def test_a_family_that_was_never_timed_borrows_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fitted("conventional", family="gdn").lender is None
+    others = tuple(one for one in known() if one.family != "gdn")
+    monkeypatch.setattr("perfkit.roofline.efficiency.known", lambda: others)
     conventional, replay = fitted("conventional", family="gdn"), fitted("replay", family="gdn")
     assert conventional.lender == replay.lender == "kda"  # a delta rule too
     assert conventional.efficiency == fitted("conventional", family="kda").efficiency
@@ -168,6 +170,20 @@ def test_a_family_that_was_never_timed_borrows_and_says_so() -> None:
     assert own.lender is None
     assert math.log1p(conventional.width) == pytest.approx(math.hypot(math.log1p(own.width), math.log1p(loan_width())))
     assert fitted("stree", "verify", "kda").lender == "mamba2"
+
+
+def test_a_fit_of_no_more_times_than_parameters_lends_only_where_no_other_does() -> None:
+    def one(family: str, freedom: float) -> Efficiency:
+        return Efficiency(family, "replay", "verify", "g", efficiency=0.5, freedom=freedom)
+
+    alike, many = one("kda", PRIOR_FREEDOM), one("mamba2", PRIOR_FREEDOM + 8)
+    for known_ones, lender in (
+        ([alike, many], "mamba2"),
+        ([alike], "kda"),
+        ([one("kda", PRIOR_FREEDOM + 1), many], "kda"),
+    ):
+        lent = borrowed("gdn", "replay", "verify", known_ones, 0.2)
+        assert lent is not None and lent.lender == lender
 
 
 def test_a_borrower_pays_for_its_instructions() -> None:
@@ -189,7 +205,7 @@ GOOD = (MEASURED / EFFICIENCY).read_text(encoding="utf-8")
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("family: kda", "famly: kda", "fits[0].famly: unknown field"),
+        ("family: gdn", "famly: gdn", "fits[0].famly: unknown field"),
         (
             "method: replay\n    phase: decode",
             "method: conventional\n    phase: decode",
@@ -197,9 +213,9 @@ GOOD = (MEASURED / EFFICIENCY).read_text(encoding="utf-8")
         ),
         ("    n: 4\n", "", "fits[0].n: missing"),
         ("efficiency: {value: 0.9", "efficency: {value: 0.9", "parameters.efficency: unknown field"),
-        ("efficiency: {value: 0.9", "efficiency: {value: 1.9", "fits[0].parameters.efficiency: 1.9"),
+        ("efficiency: {value: 0.9", "efficiency: {value: 1.9", "fits[1].parameters.efficiency: 1.9"),
         ("walk_us: {value: 1.0", "walk_us: {value: -1.0", "walk_us.value: -1.0"),
-        ("spread: 0.0418", "spread: 0", "fits[0].spread: 0: must be above 0"),
+        ("spread: 0.0413", "spread: 0", "fits[0].spread: 0: must be above 0"),
         ("fits:\n", "rest: []\nfits:\n", "rest: unknown field"),
         ("loan: {width: 0.", "loan: {width: -0.", "loan.width: -0."),
         ("median: 0.0", "median: x, mean: 0.0", "held_out.mean: unknown field"),
@@ -221,7 +237,7 @@ def test_no_file_is_no_fit(tmp_path: Path) -> None:
 def test_a_users_own_fits_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = fitted("replay")
     monkeypatch.setenv("PERFKIT_ROOFS", str(tmp_path))
-    own = GOOD.replace("walk_us: {value: 0.8", "walk_us: {value: 0.9").replace("hi: 0.87679", "hi: 1.2")
+    own = GOOD.replace("walk_us: {value: 0.8", "walk_us: {value: 0.9").replace("hi: 0.88028", "hi: 1.2")
     (tmp_path / EFFICIENCY).write_text(own, encoding="utf-8")
     assert fitted("replay").walk_us == pytest.approx(before.walk_us + 0.1)
     monkeypatch.delenv("PERFKIT_ROOFS")
