@@ -22,7 +22,7 @@ from triton.language.core import constexpr
 from triton.runtime.jit import DependenciesFinder, JITFunction, create_function_from_signature
 
 from perfkit.errors import DeviceError, InputError
-from perfkit.kernels.following import compiled_for
+from perfkit.kernels.targets import compiled_for
 from perfkit.method import Launch
 
 #: Changes when a key stands for something else, or when what is kept under one changes.

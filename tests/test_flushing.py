@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from perfkit.checker import Checker, Wrong
-from perfkit.kernels import flushing, following, replay, ring
+from perfkit.kernels import flushing, replay, ring, targets
 from perfkit.kernels.flushing import (
     SCAN,
     _bits,
@@ -130,7 +130,8 @@ def test_several_heads_of_a_row_are_several_pieces(family: str, phase: str) -> N
 
 def test_a_program_to_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on compute capability 10.0, where a program of KDA's fold takes one piece: there is one to each."""
-    monkeypatch.setattr(following, "FIRST", 1000)  # launches that follow closely are not interpreted
+    monkeypatch.setitem(targets.TOLD, "FOLLOWED", lambda cc: False)
+    monkeypatch.setitem(targets.TOLD, "FOLLOWS", lambda cc: False)  # launches that follow closely are not interpreted
     monkeypatch.setattr(replay_verify, "capability", lambda tensors: 100)
     case = small("kda", "verify", 2, 2, batch=9)
     checker = Aligned(case, "cpu")

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from perfkit import registry
-from perfkit.kernels import following
-from perfkit.kernels.following import capability, close_pair, compiled_for
+from perfkit.kernels import targets
+from perfkit.kernels.following import close_pair
+from perfkit.kernels.targets import capability, compiled_for
 from perfkit.method import Case, Launch, Method
 from perfkit.session import Session
 from perfkit.shape import Shape
@@ -124,10 +125,10 @@ def test_devices_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
             self.device = device
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", answer)
-    following._capability.cache_clear()
+    targets._capability.cache_clear()
     try:
         assert [capability({"state": On(f"cuda:{index % 3}")}) for index in range(6)] == [89, 90, 120] * 2
         assert capability({"state": torch.zeros(1)}) == capability({"state": None}) == 0
         assert asked == ["cuda:0", "cuda:1", "cuda:2"]
     finally:
-        following._capability.cache_clear()
+        targets._capability.cache_clear()

@@ -23,7 +23,7 @@ from typing import Any
 from perfkit.kernels import replay
 from perfkit.kernels.delta_replay import DeltaReplay
 from perfkit.kernels.flushing import SCAN, decode_ranks, fold_programs, how_many, ranked, within
-from perfkit.kernels.following import capability, close_pair, follow, let_follow
+from perfkit.kernels.following import close_pair, follow, let_follow
 from perfkit.kernels.gates import inverse_norm, sigmoid, softplus
 from perfkit.kernels.gdn import layout
 from perfkit.kernels.gdn.replay_parts import saturated
@@ -49,6 +49,7 @@ from perfkit.kernels.ring import (
     cursor_without_mark,
     wrap,
 )
+from perfkit.kernels.targets import capability
 from perfkit.method import Buffer, Case, Config, Launch
 
 

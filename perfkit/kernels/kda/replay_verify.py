@@ -22,7 +22,7 @@ from typing import Any
 from perfkit.kernels import replay
 from perfkit.kernels.delta_replay import DeltaReplay
 from perfkit.kernels.flushing import SCAN, fold_programs, how_many, ranked, verify_ranks
-from perfkit.kernels.following import apart, capability, close_pair, follow, let_follow
+from perfkit.kernels.following import close_pair, follow, let_follow
 from perfkit.kernels.gates import inverse_norm
 from perfkit.kernels.gdn.replay_parts import corrections_times, finish, wide_product
 from perfkit.kernels.kda import layout
@@ -43,6 +43,7 @@ from perfkit.kernels.ring import (
     cursor_without_mark,
     wrap,
 )
+from perfkit.kernels.targets import apart, capability
 from perfkit.method import (
     ACCEPTANCE_STEPS,
     Buffer,
