@@ -118,14 +118,14 @@ def _fold(
     row = row.to(tl.int64)
     origin = cursor_origin(cursor)
     group = first_head // (N_V // N_K)
-    i_head = within(tl.arange(0, HEADS), h, piece)
+    i_head = tl.arange(0, HEADS)
     head = first_head + i_head
     served = cursor_with_mark(cursor_pack(0, wrap(origin + h, n_ring)))
     tl.store(cursor_ptr + slot * N_V + head, tl.full([HEADS], 0, tl.int32) + served)
 
     j = within(tl.arange(0, RECORDS), h, piece)
     at = wrap(origin + j, n_ring)
-    c = within(tl.arange(0, D_K), h, piece)
+    c = tl.arange(0, D_K)
     k_new = k_ptr + row * row_k + group * D_K
     q_new = q_ptr + row * row_q + group * D_K
     k_rows = tl.where(
@@ -140,7 +140,7 @@ def _fold(
 
     # Half a state row at a time: the matrix unit's factors and sums then take half the registers.
     HALF: tl.constexpr = D_K // 2
-    half = within(tl.arange(0, HALF), h, piece)
+    half = tl.arange(0, HALF)
     k0 = tl.load(k_rows[:, None] + half[None, :], mask=held_j, other=0.0)
     k1 = tl.load(k_rows[:, None] + HALF + half[None, :], mask=held_j, other=0.0)
     wide = tl.arange(0, HALF // COLS)[:, None] * COLS + tl.arange(0, COLS)[None, :]  # [chunks, COLS]
@@ -151,7 +151,7 @@ def _fold(
     u_ring = u_ring_ptr + (slot * N_V + first_head) * n_ring * D_V
     v_new = v_ptr + row * row_v + first_head * D_V
     out_base = out_ptr + (row * N_V + first_head) * D_V
-    r = tl.arange(0, ROWS)
+    r = within(tl.arange(0, ROWS), h, piece)
     coming = tl.load(v_new + r, mask=r < D_V, other=0.0)
     for i in tl.range(0, HEADS * tiles, num_stages=STAGES):
         one = i // tiles

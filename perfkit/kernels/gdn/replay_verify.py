@@ -20,7 +20,7 @@ from typing import Any
 
 from perfkit.kernels import replay
 from perfkit.kernels.delta_replay import DeltaReplay
-from perfkit.kernels.flushing import SCAN, fold_programs, how_many, ranked, verify_ranks
+from perfkit.kernels.flushing import SCAN, fold_programs, how_many, ranked, verify_ranks, within
 from perfkit.kernels.following import close_pair, follow, let_follow
 from perfkit.kernels.gates import inverse_norm
 from perfkit.kernels.gdn import layout
@@ -144,9 +144,10 @@ def _fold(
     x1 = tl.load(start[None, :] + c1[:, None], mask=there, other=0.0)
     s_base = state_ptr + (slot * N_V + first_head) * (D_V * D_K)
     out_base = out_ptr + row * (T * N_V * D_V) + first_head * D_V
+    r = within(tl.arange(0, ROWS), h, piece)
     for i in tl.range(0, HEADS * tiles, num_stages=STAGES):
         head = i // tiles
-        v = i % tiles * ROWS + tl.arange(0, ROWS)
+        v = i % tiles * ROWS + r
         live = (v < D_V)[:, None]
         rows_at = (head * D_V + v)[:, None]
         s_ptr = s_base + head * (D_V * D_K) + v[:, None] * D_K
@@ -194,22 +195,24 @@ def _gdn_replay_flush_kernel(
     some = pid // programs * SCAN + tl.arange(0, SCAN)
     ranks = verify_ranks(slots_ptr, row_cursor_ptr, drafts_ptr, took_ptr, ancestors_ptr, some, batch, window, T,
                          TREE)  # fmt: skip
-    for piece in tl.range(pid % programs, how_many(ranks) * pieces, programs, num_stages=1):
-        row = ranked(ranks, some, piece // pieces + 1)
-        if ROWS < 64:
+    if ROWS < 64:
+        for piece in tl.range(pid % programs, how_many(ranks) * pieces, programs, num_stages=1):
+            row = ranked(ranks, some, piece // pieces + 1)
             _fold_apart(
                 state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr,
                 log_ptr, bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_q,
                 row_k, row_v, row_gate, row_beta, stride_q, stride_k, stride_v, stride_gate, stride_beta, N_V, N_K,
                 D_V, D_K, T, TREE, SPLIT, HEADS, ROWS, RECORDS, POSITIONS, BLOCK, STAGES, CHUNKS,
             )  # fmt: skip
-        else:  # products of 64 rows take memory that only a kernel has on compute capability 10.0
-            _fold(
-                state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr,
-                log_ptr, bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_q,
-                row_k, row_v, row_gate, row_beta, stride_q, stride_k, stride_v, stride_gate, stride_beta, N_V, N_K,
-                D_V, D_K, T, TREE, SPLIT, HEADS, ROWS, RECORDS, POSITIONS, BLOCK, STAGES, CHUNKS,
-            )  # fmt: skip
+    elif pid % programs < how_many(ranks) * pieces:  # a program has one piece at most
+        piece = pid % programs
+        row = ranked(ranks, some, piece // pieces + 1)
+        _fold(
+            state_ptr, u_ring_ptr, k_ring_ptr, g_ring_ptr, cursor_ptr, q_ptr, k_ptr, v_ptr, gate_ptr, beta_ptr,
+            log_ptr, bias_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_q,
+            row_k, row_v, row_gate, row_beta, stride_q, stride_k, stride_v, stride_gate, stride_beta, N_V, N_K,
+            D_V, D_K, T, TREE, SPLIT, HEADS, ROWS, RECORDS, POSITIONS, BLOCK, STAGES, CHUNKS,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["n_ring"], do_not_specialize_on_alignment=["took_ptr"])
@@ -328,7 +331,9 @@ class ReplayVerify(DeltaReplay, replay.ReplayVerify):
                      "TREE": tree, "SPLIT": case.input_dtype == "bfloat16",
                      "POSITIONS": max(triton.next_power_of_2(nodes), 8), "BLOCK": BLOCK}  # fmt: skip
         heads, fold_heads = config["heads"], config["fold_heads"]
-        grid, programs = fold_programs(case, t, config["fold_programs"], shape.n_v_heads // fold_heads)
+        # Products of 64 rows take memory that only a kernel has on compute capability 10.0, and in a loop they spill.
+        resident = config["fold_programs"] if config["fold_rows"] < 64 else None
+        grid, programs = fold_programs(case, t, resident, shape.n_v_heads // fold_heads)
         first = tiled_launch(
             _gdn_replay_flush_kernel, grid, (*pointers, case.batch, programs, window, n_ring, *strides),
             {**constants, "RECORDS": at_least_16(window), "CHUNKS": 2 if shape.d_k >= 64 else 1, "HEADS": fold_heads,
@@ -353,13 +358,13 @@ class ReplayVerify(DeltaReplay, replay.ReplayVerify):
         outputs: list[tuple[int, ...]] = [(4, 16, 1, 3, 0), (2, 16, 1, 3, 0)]
         if case.tree is None:  # a tree's masks take what is left of the registers
             outputs.append((1, 16, 1, 3, 168))
-        fold: list[tuple[int, ...]] = [(2, 16, 1, 3, 0), (1, 16, 1, 3, 0)]
+        fold: list[tuple[int, ...]] = [(2, 16, 1, 3, 0), four[1]]
         if case.draft_len > 8:
             outputs = fold = four[1:] if window > 16 else four
         elif window > 32:
             outputs, fold = [(2, 64, 4, 2, 0), (1, 128, 8, 2, 0)], [(1, 128, 8, 2, 0)]
         elif window > 16 or case.tree is not None:
-            fold = [*four[1:], *fold] if window <= 16 else four
+            fold = four[::-1] if window <= 16 else four
         if case.batch * shape.n_v_heads <= SMALL_BATCH_HEADS:
             outputs, fold = [(1, 64, 4, 2, 0), *outputs], [(1, 64, 4, 2, 0), *fold]
         fallback = (1, 16, 1, 3, 0)
