@@ -297,11 +297,11 @@ def test_bytes_by_hand(shape: Shape, mib: int) -> None:
     assert step.bytes_write == 256 * (state + 2 * heads * 128)
     assert (step.flops, step.shared_read) == (256 * heads * (7 * 128 * 128 + 128), 2 * 4 * heads)
     point, record = Point.of(Case(shape, "replay", 256, 16)), heads * (2 * 128 + 4) + 16 * 2 * 128
-    step = REPLAY.step(shape, point, 7, False)  # slots and cursors are read by both launches
-    assert step.bytes_read == 256 * (state + inputs + 7 * record + 2 * (4 + 4 * heads)) + 2 * 4 * heads
-    assert step.bytes_write == 256 * (2 * heads * 128 + record + 4 * heads)
+    step = REPLAY.step(shape, point, 7, False)  # one launch reads slots and the rows' cursors, the other the heads'
+    assert step.bytes_read == 256 * (state + inputs + 7 * record + 8 + (4 + 4 * heads)) + 2 * 4 * heads
+    assert step.bytes_write == 256 * (2 * heads * 128 + record + 4 * heads + 4)
     assert (step.launches, REPLAY.paper(shape, point).launches) == (2, 2)
-    assert REPLAY.step(shape, point, 15, True).bytes_write == 256 * (state + 2 * heads * 128 + 2 * 4 * heads)
+    assert REPLAY.step(shape, point, 15, True).bytes_write == 256 * (state + 2 * heads * 128 + 2 * 4 * heads + 4)
     verify = SNAPSHOT.step(shape, Point.of(Case(shape, "snapshot", 256, None, 4, "T")), 4, False)
     assert verify.bytes_read == 256 * (state + 4 * inputs + 12) + 2 * 4 * heads
     assert verify.bytes_write == 256 * 4 * (state + 2 * heads * 128)

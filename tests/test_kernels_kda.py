@@ -289,16 +289,17 @@ def test_bytes_by_hand() -> None:
     assert (step.flops, step.shared_read) == (256 * heads * (7 * 128 * 128 + 128), shared)
     point = Point.of(Case(KIMI, "replay", 256, 16))
     step = REPLAY.step(KIMI, point, 7, False)
-    assert step.bytes_read == 256 * (state + inputs + 2 * (4 + 4 * heads) + 7 * heads * 1024) + shared
-    assert step.bytes_write == 256 * (2 * heads * 128 + 4 * heads + heads * 1024)
+    assert step.bytes_read == 256 * (state + inputs + 8 + (4 + 4 * heads) + 7 * heads * 1024) + shared
+    assert step.bytes_write == 256 * (2 * heads * 128 + 4 * heads + 4 + heads * 1024)
     assert (step.launches, REPLAY.paper(KIMI, point).launches) == (2, 2)
-    assert REPLAY.step(KIMI, point, 15, True).bytes_write == 256 * (state + 2 * heads * 128 + 2 * 4 * heads)
+    assert REPLAY.step(KIMI, point, 15, True).bytes_write == 256 * (state + 2 * heads * 128 + 2 * 4 * heads + 4)
     point = Point.of(Case(KIMI, "replay", 256, 16, 4, "T"))
     for flush in (False, True):
         step = VERIFY.step(KIMI, point, 8, flush)
         rows = (12 + 4) if flush else 2 * 12
-        assert step.bytes_read == 256 * (state + 4 * inputs + 8 * heads * 1024 + 8 * heads + rows) + shared
-        written = 4 * heads * (2 * 128 + 1024) + 4 * heads + flush * (state + 4 * heads)
+        cursors = 4 + 4 * heads * (1 + flush)
+        assert step.bytes_read == 256 * (state + 4 * inputs + 8 * heads * 1024 + cursors + rows) + shared
+        written = 4 * heads * (2 * 128 + 1024) + 4 * heads + 4 + flush * (state + 4 * heads)
         assert (step.bytes_write, step.launches) == (256 * written, 2)
     verify = SNAPSHOT.step(KIMI, Point.of(Case(KIMI, "snapshot", 256, None, 4, "T")), 4, False)
     assert verify.bytes_read == 256 * (state + 4 * inputs + 12) + shared

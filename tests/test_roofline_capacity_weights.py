@@ -85,7 +85,9 @@ def test_memory_on_two_gpus_is_half() -> None:
     for engine in ("vllm", "bytes"):
         whole, half = (request_memory(model, "replay", context=2048, draft_len=4, window=16, tp=tp, engine=engine)
                        for tp in (1, 2))  # fmt: skip
-        assert whole.total == 2 * half.total
+        # But for the cursor of a request, 4 bytes a layer, which either GPU has.
+        once = 4 * model.n_ssm_layers if engine == "bytes" else 0
+        assert whole.total == 2 * half.total - once
 
 
 @pytest.mark.parametrize(
