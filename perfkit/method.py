@@ -185,7 +185,8 @@ class Launch:
     """One kernel launch. ``kernel`` is a Triton JIT function, or any callable taking ``args`` (plug-ins).
 
     ``args`` are the positional run-time arguments: tensors, integers, floats. ``constexprs`` are the keyword
-    arguments that the kernel is specialized for; ``config`` holds ``num_warps`` and ``num_stages``.
+    arguments that the kernel is specialized for; ``config`` holds the compiler's options: ``num_warps``,
+    ``num_stages``, a limit of registers, and whether the launch follows the one before it closely.
     """
 
     kernel: Any
