@@ -17,6 +17,7 @@ from typing import Any
 
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.ring import cursor_h
+from perfkit.kernels.targets import device_of
 from perfkit.method import Case
 
 #: Rows of a block.
@@ -38,7 +39,7 @@ def fold_programs(case: Case, tensors: Mapping[str, Any], resident: int | None, 
     blocks = triton.cdiv(case.batch, SCAN)
     programs = min(case.batch, SCAN) * pieces
     if resident is not None:
-        there = _multiprocessors(str(getattr(tensors["state"], "device", "cpu"))) * resident
+        there = _multiprocessors(device_of(tensors)) * resident
         programs = min(programs, max(1, there // blocks))
     return blocks * programs, programs
 

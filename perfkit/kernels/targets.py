@@ -33,9 +33,14 @@ def apart(cc: int) -> bool:
 TOLD: dict[str, Callable[[int], bool]] = {"FOLLOWED": follows, "FOLLOWS": follows, "APART": apart}
 
 
+def device_of(tensors: Mapping[str, Any]) -> str:
+    """Return the name of the device of a method's tensors; those without data are on none, which is called cpu."""
+    return str(getattr(tensors["state"], "device", "cpu"))
+
+
 def capability(tensors: Mapping[str, Any]) -> int:
     """Return the compute capability of the device of a method's tensors, 0 where that is no GPU or has no data."""
-    return _capability(str(getattr(tensors["state"], "device", "cpu")))
+    return _capability(device_of(tensors))
 
 
 @cache
