@@ -106,7 +106,7 @@ def test_fits_hold_their_own_rows(found: Refit) -> None:
             abs(value) for row, value in zip(seen, error, strict=True)
             if row.batch >= 4 and (row.model, row.batch, row.window) != OUTLIER
         ]  # fmt: skip
-        assert max(plain) < (0.22 if one.method == "replay" else 0.11)
+        assert max(plain) < (0.17 if one.method == "replay" else 0.11)
         assert one.width < 0.25  # not bought with a wide interval
 
 
@@ -129,7 +129,7 @@ def test_a_loan_is_as_wide_as_loans_have_been_wrong(found: Refit) -> None:
 
 
 def test_the_window_that_is_chosen_is_the_fastest_that_was_timed(found: Refit) -> None:
-    """Of the windows that were timed, at every batch from 4 on: at most 2 % more than the fastest, measured."""
+    """Of the windows that were timed it is the fastest, measured, at every batch from 4 on."""
     groups: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for one in found.fits:
         key = (one.family, one.method, one.phase, one.gpu)
@@ -140,7 +140,7 @@ def test_the_window_that_is_chosen_is_the_fastest_that_was_timed(found: Refit) -
     assert len(groups) == 38 and all(len(times) == 3 for times in groups.values())
     for (_, batch), times in groups.items():
         chosen = min(times)[1] / min(time for _, time in times) - 1
-        assert chosen <= (0.02 if batch >= 4 else 0.025)
+        assert chosen <= (0 if batch >= 4 else 0.022)
         assert chosen == 0 or batch < 16
 
 
