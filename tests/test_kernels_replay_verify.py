@@ -110,8 +110,9 @@ def test_counts() -> None:
     state, token, inputs, outputs = 4_194_304, 18_944, 4 * 20_736, 4 * 16_384
     for h, flush in ((12, False), (16, True)):
         found: Any = METHOD.step(SUPER, point, h, flush)
-        # The flushing launch reads slot, T, acceptance and cursors of all rows; outputs of those without a mark.
-        rows = (12 + 512) + (4 + 512 if flush else 12 + 512)
+        # The flushing launch reads slot, T, acceptance and cursor of all rows, and the heads' cursors of those that
+        # flush; outputs look at all heads' cursors, and read T and acceptance of those without a mark.
+        rows = 16 + (512 if flush else 0) + 512 + (4 if flush else 12)
         assert found.bytes_read == 256 * (state + h * token + inputs + rows) + 3 * 512
-        assert found.bytes_write == 256 * (4 * token + outputs + 512 + (512 + state if flush else 0))
+        assert found.bytes_write == 256 * (4 * token + outputs + 4 + 512 + (512 + state if flush else 0))
         assert (found.launches, found.serial) == (2, 0)

@@ -100,7 +100,7 @@ class Replay(Method):
         starts = slots.new_zeros(slots.shape) + origin
         cursor = (ring.pack(0) + (starts << 15)).to(tensors["cursor"].dtype)[live]
         tensors["cursor"][slots[live]] = cursor[:, None]
-        if "row_cursor" in tensors:
+        if self.apart:
             tensors["row_cursor"][slots[live]] = cursor
 
 
@@ -171,8 +171,6 @@ class ReplayVerify(Replay):
 
     phase = "verify"
     apart = True
-    #: Whether a cursor a row tells the flushing launch which rows it serves (:mod:`perfkit.kernels.flushing`).
-    row_cursors = True
 
     def supports(self, case: Case) -> str | None:
         """Return None, or why not."""
@@ -208,7 +206,7 @@ class ReplayVerify(Replay):
         """Count what each launch moves of checkpoint, records, cursors, inputs and outputs.
 
         The flushing launch looks at every row and its cursor, and at those of the heads of rows that flush; the launch
-        of outputs looks at all heads', and keeps the row's. Without ``row_cursors`` both look at all heads' cursors.
+        of outputs looks at all heads', and keeps the row's.
         """
         io = self.layout.verify_bytes(shape, point)
         cursor = 4 * shape.n_v_heads
@@ -217,9 +215,8 @@ class ReplayVerify(Replay):
         gathered = commit_bytes(shape, point)
         elements = shape.state_elements
         read = elements * point.read_bytes + io.read + h * record
-        looks = 4 + flush * cursor if self.row_cursors else cursor
-        read += io.row + looks + np.where(flush, 4, io.row) + cursor + gathered[0]
-        write = io.write + point.draft_len * record + cursor + 4 * self.row_cursors
+        read += io.row + 4 + flush * cursor + np.where(flush, 4, io.row) + cursor + gathered[0]
+        write = io.write + point.draft_len * record + cursor + 4
         write = write + flush * (cursor + elements * point.state_bytes)
         count = FLOPS[self.family].output_only_verify
         outputs = count(shape.d_v, shape.d_k, np.where(flush, 0, h), point.draft_len)

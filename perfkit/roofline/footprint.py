@@ -63,7 +63,8 @@ HOLDINGS: Mapping[str, Holding] = MappingProxyType(
 )
 
 
-#: Families whose replay keeps a cursor a request too, by which a launch finds the rows that flush.
+#: Families whose replay keeps a cursor a request too in decode, by which a launch finds the rows that flush; of verify
+#: steps all do.
 RING_ROW_CURSORS = ("gdn", "kda")
 
 
@@ -151,7 +152,7 @@ def footprint(
     if two and not holding.ring:
         raise InputError(f"{method} reads the checkpoint that it updates", field="read_dtype", value=read_dtype,
                          allowed=state_dtype)  # fmt: skip
-    row_cursors = holding.row_cursors + (holding.ring and shape.family in RING_ROW_CURSORS)
+    row_cursors = holding.row_cursors + (holding.ring and (shape.family in RING_ROW_CURSORS or draft_len > 1))
     tokens = holding.tokens_per_draft * draft_len
     if holding.ring:
         tokens = ring_slots if ring_slots is not None else (window or 1) + draft_len

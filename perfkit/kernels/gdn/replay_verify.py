@@ -6,9 +6,7 @@ unit-triangular system that is solved once per head (:mod:`perfkit.kernels.gdn.r
 outputs of a tile are one product with a small matrix. Rejected records lie beyond h and are overwritten.
 
 Flush, launches, cursors and trees are as in :mod:`perfkit.kernels.mamba2.replay_verify`: one launch serves the rows
-that flush and marks them, the next serves the others; a tree's accepted path is gathered by a launch before them. But
-programs of the first stay and look for rows that flush by a cursor of each row (:mod:`perfkit.kernels.flushing`), and
-the second follows it closely (:mod:`perfkit.kernels.following`).
+that flush and marks them, the next serves the others; a tree's accepted path is gathered by a launch before them.
 
 Source: paper, Alg. 5, Eq. 9 to 11, App. D.
 """

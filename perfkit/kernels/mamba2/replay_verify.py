@@ -7,8 +7,10 @@ T is the row's own in this step, and of a tree the longest path that it has: a r
 
 A step is two launches: one serves the rows that flush and marks their cursors, the other all rows without a mark, and
 takes it off. Each has the registers and tiles that its own work needs; in one kernel with a branch the fold's registers
-took 20 % from rows that do not flush. An empty launch costs 3 to 5 µs. Both stream the state: what a program's heads
-need beside it is computed at once and up front, then all tiles follow in one pipelined loop.
+took 20 % from rows that do not flush. Programs of the first stay and look for rows that flush by a cursor of each row
+(:mod:`perfkit.kernels.flushing`), and the second follows it closely (:mod:`perfkit.kernels.following`). Both stream the
+state: what a program's heads need beside it is computed at once and up front, then all tiles follow in one pipelined
+loop.
 
 One CUDA graph serves rows that flush and rows that do not. What the step before committed is added to the cursors at
 the start of the next one, by the programs that own them (:mod:`perfkit.kernels.ring`), so that a chain needs no commit
@@ -24,16 +26,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfkit.kernels import replay
+from perfkit.kernels.flushing import SCAN, fold_programs, how_many, ranked, verify_ranks, within
+from perfkit.kernels.following import close_pair, follow, let_follow
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.layout import blocked_records
 from perfkit.kernels.mamba2 import layout
 from perfkit.kernels.mamba2.replay_parts import draft_weights, folds, key_products
 from perfkit.kernels.paths import committed_by, paths
-from perfkit.kernels.products import of_head, product, product_exact, product_onto
+from perfkit.kernels.products import load_rows, of_head, product, product_exact, product_onto, store_rows
 from perfkit.kernels.replay import SMALL_BATCH_HEADS, at_least_16, ring_slots, tiled_launch
 from perfkit.kernels.replay_commit import BLOCK, commit_launch, value_blocks
 from perfkit.kernels.ring import (
     cursor_h,
+    cursor_keep,
     cursor_load,
     cursor_marked,
     cursor_origin,
@@ -42,6 +47,7 @@ from perfkit.kernels.ring import (
     cursor_without_mark,
     wrap,
 )
+from perfkit.kernels.targets import capability
 from perfkit.method import (
     ACCEPTANCE_STEPS,
     Buffer,
@@ -66,9 +72,9 @@ def _prepare(
     c = tl.arange(0, D_K)
     p = tl.arange(0, POSITIONS)
     q = tl.load(q_base + p[None, :] * stride_q + c[:, None], mask=(p < n)[None, :], other=0.0)
-    k = tl.load(k_base + j[:, None] * stride_k + c[None, :], mask=(j < n)[:, None], other=0.0)
+    k = load_rows(k_base, j * stride_k, j < n, D_K)
     if keep:
-        tl.store(k_ring + place[:, None] * (N_K * D_K) + c[None, :], k, mask=(j < n)[:, None])
+        store_rows(k_ring, place * (N_K * D_K), k, j < n, D_K)
     on_path, later = paths(ancestors_ptr, n, j, p, TREE)
     new_weights, decays = draft_weights(
         dt_ring, dt_new, a, bias_ptr, skip_ptr, key_products(k, q, SPLIT), on_path, later, place, j, p, n, stride_dt,
@@ -78,31 +84,26 @@ def _prepare(
     return q, new_weights, decays, old_weights, fold_decays
 
 
-@triton.jit(do_not_specialize=["window", "n_ring"], do_not_specialize_on_alignment=["took_ptr"])
-def _replay_flush_kernel(
+@triton.jit
+def _fold(
     state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr, bias_ptr, skip_ptr,
-    slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, window, n_ring, row_x, row_k, row_q, row_dt,
-    stride_x, stride_k, stride_q, stride_dt,
+    slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_x, row_k, row_q, row_dt, stride_x,
+    stride_k, stride_q, stride_dt,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
     SPLIT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, DRAFTS: tl.constexpr,
     POSITIONS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Rows with h + T > window: fold the h committed records, outputs from the new checkpoint and the drafts alone."""
+    """Outputs of HEADS heads of a row from their new checkpoints, into which their h records are folded."""
     tiles: tl.constexpr = (D_V + ROWS - 1) // ROWS
     blocks: tl.constexpr = (D_V + BLOCK - 1) // BLOCK
-    pid = tl.program_id(0)
-    row = pid // (N_V // HEADS)
-    first_head = pid % (N_V // HEADS) * HEADS
-    slot = tl.load(slots_ptr + row).to(tl.int64)
-    if slot < 0:
-        return
+    pieces: tl.constexpr = N_V // HEADS
+    first_head = piece % pieces * HEADS
     p = tl.arange(0, POSITIONS)
+    slot = tl.load(slots_ptr + row).to(tl.int64)
     masks_ptr = ancestors_ptr + row.to(tl.int64) * T
-    n, took, depth = committed_by(drafts_ptr + row, took_ptr + row, masks_ptr, p, TREE)
+    n, took, _ = committed_by(drafts_ptr + row, took_ptr + row, masks_ptr, p, TREE)
     cursor = cursor_load(cursor_ptr + slot * N_V + first_head, HEADS)
     h = cursor_h(cursor) + took
-    if h + depth <= window:
-        return
     row = row.to(tl.int64)
     origin = cursor_origin(cursor)
     first = wrap(origin + h, n_ring)
@@ -138,9 +139,10 @@ def _replay_flush_kernel(
     q1 = tl.load(q_base + p[None, :] * stride_q + c1[:, None], mask=(p < n)[None, :], other=0.0)
     s_base = state_ptr + (slot * N_V + first_head) * (D_V * D_K)
     out_base = out_ptr + row * (T * N_V * D_V) + first_head * D_V
+    r = within(tl.arange(0, ROWS), h, piece)
     for i in tl.range(0, HEADS * tiles, num_stages=STAGES):
         head = i // tiles
-        v = i % tiles * ROWS + tl.arange(0, ROWS)
+        v = i % tiles * ROWS + r
         live = (v < D_V)[:, None]
         s_ptr = s_base + head * (D_V * D_K) + v[:, None] * D_K
         s = tl.load(s_ptr + c0[None, :], mask=live, other=0.0).to(tl.float32)
@@ -167,18 +169,63 @@ def _replay_flush_kernel(
                  mask=live & (p < n)[None, :])  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["window", "n_ring"], do_not_specialize_on_alignment=["took_ptr"])
+#: A function when compiled, too: in a loop over pieces, what holds for all of them would take its registers.
+_fold_apart = triton.jit(noinline=True)(_fold.fn)
+
+
+@triton.jit(
+    do_not_specialize=["batch", "programs", "window", "n_ring"], do_not_specialize_on_alignment=["took_ptr"]
+)  # fmt: skip
+def _replay_flush_kernel(
+    state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, row_cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr,
+    bias_ptr, skip_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, batch, programs, window, n_ring,
+    row_x, row_k, row_q, row_dt, stride_x, stride_k, stride_q, stride_dt,
+    N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
+    SPLIT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, DRAFTS: tl.constexpr,
+    POSITIONS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, CHUNKS: tl.constexpr, SCAN: tl.constexpr,
+    FOLLOWED: tl.constexpr,
+):  # fmt: skip
+    """Rows with h + T > window: fold the h committed records, outputs from the new checkpoint and the drafts alone."""
+    pieces: tl.constexpr = N_V // HEADS
+    let_follow(FOLLOWED)
+    pid = tl.program_id(0)
+    some = pid // programs * SCAN + tl.arange(0, SCAN)
+    ranks = verify_ranks(slots_ptr, row_cursor_ptr, drafts_ptr, took_ptr, ancestors_ptr, some, batch, window, T,
+                         TREE)  # fmt: skip
+    if ROWS < 64:
+        for piece in tl.range(pid % programs, how_many(ranks) * pieces, programs, num_stages=1):
+            row = ranked(ranks, some, piece // pieces + 1)
+            _fold_apart(
+                state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr,
+                bias_ptr, skip_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_x,
+                row_k, row_q, row_dt, stride_x, stride_k, stride_q, stride_dt, N_V, N_K, D_V, D_K, T, TREE, SPLIT,
+                HEADS, ROWS, RECORDS, DRAFTS, POSITIONS, BLOCK, STAGES, CHUNKS,
+            )  # fmt: skip
+    elif pid % programs < how_many(ranks) * pieces:  # a program has one piece at most
+        piece = pid % programs
+        row = ranked(ranks, some, piece // pieces + 1)
+        _fold(
+            state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr,
+            bias_ptr, skip_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, row, piece, n_ring, row_x,
+            row_k, row_q, row_dt, stride_x, stride_k, stride_q, stride_dt, N_V, N_K, D_V, D_K, T, TREE, SPLIT,
+            HEADS, ROWS, RECORDS, DRAFTS, POSITIONS, BLOCK, STAGES, CHUNKS,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["n_ring"], do_not_specialize_on_alignment=["took_ptr"])
 def _replay_output_kernel(
-    state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr, bias_ptr, skip_ptr,
-    slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, window, n_ring, row_x, row_k, row_q, row_dt,
+    state_ptr, x_ring_ptr, k_ring_ptr, dt_ring_ptr, cursor_ptr, row_cursor_ptr, x_ptr, k_ptr, q_ptr, dt_ptr, a_ptr,
+    bias_ptr, skip_ptr, slots_ptr, drafts_ptr, took_ptr, ancestors_ptr, out_ptr, n_ring, row_x, row_k, row_q, row_dt,
     stride_x, stride_k, stride_q, stride_dt,
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
     SPLIT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, DRAFTS: tl.constexpr,
     POSITIONS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    FOLLOWS: tl.constexpr,
 ):  # fmt: skip
     """Rows that did not flush: outputs from the checkpoint, the committed records and the drafts (Eq. 6)."""
     tiles: tl.constexpr = (D_V + ROWS - 1) // ROWS
     blocks: tl.constexpr = (D_V + BLOCK - 1) // BLOCK
+    follow(FOLLOWS)
     pid = tl.program_id(0)
     row = pid // (N_V // HEADS)
     first_head = pid % (N_V // HEADS) * HEADS
@@ -186,10 +233,10 @@ def _replay_output_kernel(
     if slot < 0:
         return
     cursor = cursor_load(cursor_ptr + slot * N_V + first_head, HEADS)
-    cursors = cursor_ptr + slot * N_V + first_head + tl.arange(0, HEADS)
     if cursor_marked(cursor):  # the launch before served this row
-        tl.store(cursors, tl.full([HEADS], 0, tl.int32) + cursor_without_mark(cursor))
+        cursor_keep(cursor_ptr, row_cursor_ptr, slot, first_head, cursor_without_mark(cursor), N_V, HEADS)
         return
+    s_base = state_ptr + (slot * N_V + first_head) * (D_V * D_K)
     p = tl.arange(0, POSITIONS)
     masks_ptr = ancestors_ptr + row.to(tl.int64) * T
     n, took, _ = committed_by(drafts_ptr + row, took_ptr + row, masks_ptr, p, TREE)
@@ -216,11 +263,10 @@ def _replay_output_kernel(
         skip_ptr + first_head, masks_ptr, a, at, place, old_j, j, h, n, stride_k, stride_q, stride_dt,
         first_head % (N_V // N_K) == 0, N_V, N_K, D_K, TREE, SPLIT, HEADS, DRAFTS, POSITIONS,
     )  # fmt: skip
-    tl.store(cursors, tl.full([HEADS], 0, tl.int32) + cursor_pack(h, origin))
+    cursor_keep(cursor_ptr, row_cursor_ptr, slot, first_head, cursor_pack(h, origin), N_V, HEADS)
 
-    k = tl.load(k_ring + at[:, None] * (N_K * D_K) + c[None, :], mask=(old_j < h)[:, None], other=0.0)
+    k = load_rows(k_ring, at * (N_K * D_K), old_j < h, D_K)
     kq = key_products(k, q, SPLIT)  # [records, positions]
-    s_base = state_ptr + (slot * N_V + first_head) * (D_V * D_K)
     out_base = out_ptr + row * (T * N_V * D_V) + first_head * D_V
     for i in tl.range(0, HEADS * tiles, num_stages=STAGES):
         head = i // tiles
@@ -249,14 +295,14 @@ class ReplayVerify(replay.ReplayVerify):
     layout = layout
     max_window = 64
     trees = True
-    row_cursors = False
 
     def buffers(self, case: Case) -> dict[str, Buffer]:
         """Return checkpoint, ring and cursors, all of them read and written.
 
         state [slots, n_v_heads, d_v, d_k] in the state dtype; the records x_ring [slots, n_v_heads, blocks, ring,
         BLOCK], blocks of 16 rows of d_v, and k_ring [slots, ring, n_k_heads, d_k] in the input dtype, dt_ring [slots,
-        ring, n_v_heads] float32 after bias and softplus; cursor [slots, n_v_heads] int32. ring = window + draft_len.
+        ring, n_v_heads] float32 after bias and softplus; cursor [slots, n_v_heads] int32, and row_cursor [slots] int32,
+        that of the first head. ring = window + draft_len.
         What a tile of rows needs of x so lies together: one run of memory, not a sector of each record.
         """
         shape, slots, n_ring = case.shape, layout.n_slots(case), ring_slots(case)
@@ -266,6 +312,7 @@ class ReplayVerify(replay.ReplayVerify):
             "k_ring": Buffer((slots, n_ring, shape.n_k_heads, shape.d_k), case.input_dtype, "record"),
             "dt_ring": Buffer((slots, n_ring, shape.n_v_heads), "float32", "record"),
             "cursor": Buffer((slots, shape.n_v_heads), "int32", "cursor"),
+            "row_cursor": Buffer((slots,), "int32", "cursor"),
         }
 
     def launches(self, case: Case, config: Config, tensors: Mapping[str, Any], step: int = 0) -> Iterable[Launch]:
@@ -276,25 +323,29 @@ class ReplayVerify(replay.ReplayVerify):
         took = t["path" if tree else "accepted"][step % ACCEPTANCE_STEPS]
         if tree:
             yield commit_launch(case, t, took, n_ring)
-        pointers = (t["state"], t["x_ring"], t["k_ring"], t["dt_ring"], t["cursor"], t["x"], t["k"], t["q"], t["dt"],
-                    t["a"], t["dt_bias"], t["d_skip"], t["slots"], t["drafts"], took,
+        pointers = (t["state"], t["x_ring"], t["k_ring"], t["dt_ring"], t["cursor"], t["row_cursor"], t["x"],
+                    t["k"], t["q"], t["dt"], t["a"], t["dt_bias"], t["d_skip"], t["slots"], t["drafts"], took,
                     t["ancestors"] if tree else took, t["out"])  # fmt: skip
         strides = [t[name].stride(axis) for axis in (0, 1) for name in ("x", "k", "q", "dt")]
         constants = {"N_V": shape.n_v_heads, "N_K": shape.n_k_heads, "D_V": shape.d_v, "D_K": shape.d_k, "T": nodes,
                      "TREE": tree, "SPLIT": case.input_dtype == "bfloat16",
                      "POSITIONS": max(triton.next_power_of_2(nodes), 8), "DRAFTS": at_least_16(nodes),
                      "BLOCK": BLOCK}  # fmt: skip
-        longest = window - 1  # records of a row that does not flush: one whose step has a single position holds most
-        parts: tuple[tuple[Any, str, dict[str, int]], ...] = (
-            (_replay_flush_kernel, "fold_", {"RECORDS": at_least_16(window), "CHUNKS": 2 if shape.d_k >= 64 else 1}),
-            (_replay_output_kernel, "", {"RECORDS": at_least_16(longest)}),
-        )
-        for kernel, prefix, own in parts:
-            heads = config[f"{prefix}heads"]
-            yield tiled_launch(
-                kernel, case.batch * shape.n_v_heads // heads, (*pointers, window, n_ring, *strides),
-                {**constants, **own, "HEADS": heads}, config, prefix,
-            )  # fmt: skip
+        heads, fold_heads = config["heads"], config["fold_heads"]
+        # Products of 64 rows take memory that only a kernel has on compute capability 10.0, and in a loop they spill.
+        resident = config["fold_programs"] if config["fold_rows"] < 64 else None
+        grid, programs = fold_programs(case, t, resident, shape.n_v_heads // fold_heads)
+        first = tiled_launch(
+            _replay_flush_kernel, grid, (*pointers, case.batch, programs, window, n_ring, *strides),
+            {**constants, "RECORDS": at_least_16(window), "CHUNKS": 2 if shape.d_k >= 64 else 1, "HEADS": fold_heads,
+             "SCAN": SCAN}, config, "fold_",
+        )  # fmt: skip
+        # records of a row that does not flush: one whose step has a single position holds most
+        second = tiled_launch(
+            _replay_output_kernel, case.batch * shape.n_v_heads // heads, (*pointers, n_ring, *strides),
+            {**constants, "RECORDS": at_least_16(window - 1), "HEADS": heads}, config,
+        )  # fmt: skip
+        yield from close_pair(first, second, capability(t))
 
     def replayed(self, case: Case, tensors: Mapping[str, Any], slots: Any, at: Any, live: Any) -> Any:
         """Return the rows' checkpoints advanced by records (dt, x, k). Source: paper, Eq. 5."""
@@ -305,25 +356,30 @@ class ReplayVerify(replay.ReplayVerify):
     def configs(self, case: Case) -> Sequence[Config]:
         """Return heads a program, rows a tile, warps, stages and a limit of registers, of outputs and of the fold.
 
+        ``fold_programs``: of the fold, that a multiprocessor holds at a time.
         A program serves 2 to 4 heads of one group: what it computes up front is then little beside the state that it
         streams. Three stages keep two tiles of a warp in flight.
         """
         shape, window = case.shape, case.window or 1
-        outputs: list[tuple[int, ...]] = [(4, 16, 1, 3, 168), (4, 32, 2, 3, 0)]
-        fold: list[tuple[int, ...]] = [(2, 16, 1, 3, 0), (4, 16, 1, 3, 168)]
+        outputs: list[tuple[int, ...]] = [(2, 16, 1, 3, 168), (4, 16, 1, 3, 168), (4, 32, 2, 3, 0)]
+        fold: list[tuple[int, ...]] = [(2, 16, 1, 3, 0), (4, 16, 1, 3, 0)]
         whole = (1, 64, 4, 2, 0)
+        # Left alone, the compiler spills a few bytes of 80 rows so that twelve warps fit, not eleven.
+        most = 184 if shape.d_v % 64 else 0
         small = [whole, whole]  # of outputs and fold where there are few programs
         if window > 32:
             outputs = [(2, 64, 4, 2, 0), (1, 32, 4, 2, 0)]
-            fold = [(2, 64, 4, 2, 0), whole, (2, 32, 4, 2, 0)]  # the others spill on compute capability 12.0
-            small[0] = (1, 32, 4, 2, 0)  # 64 records beside 64 rows spill
-        elif window > 16 or case.draft_len > 8:
-            outputs = [(2, 16, 1, 3, 0), (4, 32, 2, 3, 0)]
-            fold = [(4, 16, 1, 3, 0), (2, 16, 1, 3, 0)] if window <= 16 else [(4, 32, 2, 3, 0), whole]
-        elif case.tree is not None:  # its masks take a few registers more, which the limit does not leave
-            fold[1] = (4, 16, 1, 3, 0)
-            if shape.d_v % 64:
-                outputs[0] = (2, 16, 1, 3, 168)
+            fold = [(2, 64, 4, 2, 0)]  # the others spill
+            small = [(1, 32, 4, 2, 0), fold[0]]
+        elif window > 16:
+            outputs = [(2, 16, 1, 3, 0), (4, 32, 2, 3, 0 if case.draft_len > 8 else most)]
+            fold = [(2, 32, 2, 3, 0), (1, 32, 2, 3, 0), (2, 32, 2, 2, 0)]
+            small[1] = fold[1]
+        elif case.draft_len > 8:
+            outputs = [(2, 16, 1, 3, most), (4, 32, 2, 3, 0)]
+            fold = [(2, 16, 1, 3, 0), (1, 16, 1, 3, 0)]
+        elif case.tree is not None and shape.d_v % 64:  # a tree's masks take what the limit leaves of four heads
+            del outputs[1]
         if case.batch * shape.n_v_heads <= SMALL_BATCH_HEADS:
             outputs, fold = [small[0], *outputs], [small[1], *fold]
         fallback = (1, 16, 1, 3, 0)
@@ -333,7 +389,8 @@ class ReplayVerify(replay.ReplayVerify):
         names = ("heads", "rows", "warps", "stages", "maxnreg")
         return [
             Config.of(**dict(zip(names, one, strict=True)),
-                      **dict(zip([f"fold_{name}" for name in names], two, strict=True)))
+                      **dict(zip([f"fold_{name}" for name in names], two, strict=True)),
+                      fold_programs=max(1, 7 // two[2]))
             for one, two in pairs
         ]  # fmt: skip
 
