@@ -53,14 +53,16 @@ def _delta_fused_recovery_kernel(
     old = (slot * 2 + half) * n_positions
     new = (slot * 2 + 1 - half) * n_positions
     checkpoint = state_ptr + (slot * (2 * N_V) + head) * (D_V * D_K)
+    # The state goes through L2 once: evicted first, it leaves the inputs there, which every tile reads again.
     for r0 in tl.range(0, D_V, ROWS, num_stages=1):
         r = r0 + tl.arange(0, ROWS)
         live = r < D_V
         mask = live[None, :, None]
         tile = r[None, :, None] * D_K + c[:, None, :]
-        s = tl.load(checkpoint + ended.to(tl.int32) * (N_V * D_V * D_K) + tile, mask=mask, other=0.0).to(tl.float32)
+        s = tl.load(checkpoint + ended.to(tl.int32) * (N_V * D_V * D_K) + tile, mask=mask, other=0.0,
+                    eviction_policy="evict_first")  # fmt: skip
         s = replay(
-            s, k_cache_ptr + (old * N_K + group) * D_K + c, v_cache_ptr + (old * N_V + head) * D_V + r,
+            s.to(tl.float32), k_cache_ptr + (old * N_K + group) * D_K + c, v_cache_ptr + (old * N_V + head) * D_V + r,
             g_cache_ptr + old * (N_V * GATES) + own, beta_cache_ptr + old * N_V + head, n_replay, n_replay, live,
             N_V, N_K, D_V, D_K, GATES, COLS,
         )  # fmt: skip
@@ -71,7 +73,7 @@ def _delta_fused_recovery_kernel(
         beta_at = beta_ptr + row * beta_row + head
         q, k, v = tl.load(q_at), tl.load(k_at), tl.load(v_at, mask=live, other=0.0)
         gate, beta = tl.load(gate_at), tl.load(beta_at)
-        tl.store(checkpoint + tile, s.to(state_ptr.dtype.element_ty), mask=mask)
+        tl.store(checkpoint + tile, s.to(state_ptr.dtype.element_ty), mask=mask, eviction_policy="evict_first")
         lead = r0 == 0
         s = verify(
             s, q, k, v, gate, beta, q_at, k_at, v_at, gate_at, beta_at, q_token, k_token, v_token, gate_token,
@@ -80,7 +82,8 @@ def _delta_fused_recovery_kernel(
             out_ptr + (row * n_positions * N_V + head) * D_V + r, rate, bias, n, live, lead,
             lead & (head % (N_V // N_K) == 0), N_V, N_K, D_V, D_K, GATES, COLS,
         )  # fmt: skip
-        tl.store(checkpoint + N_V * D_V * D_K + tile, s.to(state_ptr.dtype.element_ty), mask=mask)
+        tl.store(checkpoint + N_V * D_V * D_K + tile, s.to(state_ptr.dtype.element_ty), mask=mask,
+                 eviction_policy="evict_first")  # fmt: skip
 
 
 class DeltaFusedRecovery(InputCache, FusedRecovery):

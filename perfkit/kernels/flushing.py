@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from perfkit.kernels.lang import tl, triton
@@ -22,6 +23,9 @@ from perfkit.method import Case
 
 #: Rows of a block.
 SCAN = 64
+#: Programs of a fold that a multiprocessor holds, by their warps: 255 registers leave room for eight warps, and what
+#: three tiles of one warp take of shared memory for seven.
+FOLD_PROGRAMS = MappingProxyType({1: 7, 2: 4, 4: 2, 8: 1})
 #: What stands for the multiprocessors of a machine without a GPU: little enough that a program takes several pieces.
 _INTERPRETED = 1
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from perfkit.kernels import replay
 from perfkit.kernels.delta_replay import DeltaReplay
-from perfkit.kernels.flushing import SCAN, fold_programs, how_many, ranked, verify_ranks, within
+from perfkit.kernels.flushing import FOLD_PROGRAMS, SCAN, fold_programs, how_many, ranked, verify_ranks
 from perfkit.kernels.following import close_pair, follow, let_follow
 from perfkit.kernels.gates import inverse_norm
 from perfkit.kernels.gdn import layout
@@ -46,7 +46,7 @@ from perfkit.kernels.ring import (
     cursor_without_mark,
     wrap,
 )
-from perfkit.kernels.targets import capability
+from perfkit.kernels.targets import apart, capability
 from perfkit.method import (
     ACCEPTANCE_STEPS,
     Buffer,
@@ -142,7 +142,7 @@ def _fold(
     x1 = tl.load(start[None, :] + c1[:, None], mask=there, other=0.0)
     s_base = state_ptr + (slot * N_V + first_head) * (D_V * D_K)
     out_base = out_ptr + row * (T * N_V * D_V) + first_head * D_V
-    r = within(tl.arange(0, ROWS), h, piece)
+    r = tl.arange(0, ROWS)
     for i in tl.range(0, HEADS * tiles, num_stages=STAGES):
         head = i // tiles
         v = i % tiles * ROWS + r
@@ -184,7 +184,7 @@ def _gdn_replay_flush_kernel(
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
     SPLIT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, POSITIONS: tl.constexpr,
     BLOCK: tl.constexpr, STAGES: tl.constexpr, CHUNKS: tl.constexpr, SCAN: tl.constexpr,
-    FOLLOWED: tl.constexpr,
+    APART: tl.constexpr, FOLLOWED: tl.constexpr,
 ):  # fmt: skip
     """Rows with h + T > window: fold the h committed records; corrections and outputs from the new checkpoint."""
     pieces: tl.constexpr = N_V // HEADS
@@ -193,7 +193,7 @@ def _gdn_replay_flush_kernel(
     some = pid // programs * SCAN + tl.arange(0, SCAN)
     ranks = verify_ranks(slots_ptr, row_cursor_ptr, drafts_ptr, took_ptr, ancestors_ptr, some, batch, window, T,
                          TREE)  # fmt: skip
-    if ROWS < 64:
+    if APART or ROWS < 64:
         for piece in tl.range(pid % programs, how_many(ranks) * pieces, programs, num_stages=1):
             row = ranked(ranks, some, piece // pieces + 1)
             _fold_apart(
@@ -329,20 +329,21 @@ class ReplayVerify(DeltaReplay, replay.ReplayVerify):
                      "TREE": tree, "SPLIT": case.input_dtype == "bfloat16",
                      "POSITIONS": max(triton.next_power_of_2(nodes), 8), "BLOCK": BLOCK}  # fmt: skip
         heads, fold_heads = config["heads"], config["fold_heads"]
+        cc = capability(t)
         # Products of 64 rows take memory that only a kernel has on compute capability 10.0, and in a loop they spill.
-        resident = config["fold_programs"] if config["fold_rows"] < 64 else None
+        resident = config["fold_programs"] if config["fold_rows"] < 64 or apart(cc) else None
         grid, programs = fold_programs(case, t, resident, shape.n_v_heads // fold_heads)
         first = tiled_launch(
             _gdn_replay_flush_kernel, grid, (*pointers, case.batch, programs, window, n_ring, *strides),
             {**constants, "RECORDS": at_least_16(window), "CHUNKS": 2 if shape.d_k >= 64 else 1, "HEADS": fold_heads,
-             "SCAN": SCAN}, config, "fold_",
+             "SCAN": SCAN, "APART": True}, config, "fold_",
         )  # fmt: skip
         # records of a row that does not flush: one whose step has a single position holds most
         second = tiled_launch(
             _gdn_replay_output_kernel, case.batch * shape.n_v_heads // heads, (*pointers, n_ring, *strides),
             {**constants, "RECORDS": at_least_16(window - 1), "HEADS": heads}, config,
         )  # fmt: skip
-        yield from close_pair(first, second, capability(t))
+        yield from close_pair(first, second, cc)
 
     def configs(self, case: Case) -> Sequence[Config]:
         """Return heads a program, rows a tile, warps, stages and a limit of registers, of outputs and of the fold.
@@ -352,29 +353,32 @@ class ReplayVerify(DeltaReplay, replay.ReplayVerify):
         where eight did. A solution for T above 8, and the records of a long window, take the registers of four warps.
         """
         shape, window = case.shape, case.window or 1
-        four: list[tuple[int, ...]] = [(2, 64, 4, 2, 0), (1, 64, 4, 2, 0)]
+        one, two = (1, 64, 4, 2, 0), (2, 64, 4, 2, 0)
         outputs: list[tuple[int, ...]] = [(4, 16, 1, 3, 0), (2, 16, 1, 3, 0)]
         if case.tree is None:  # a tree's masks take what is left of the registers
             outputs.append((1, 16, 1, 3, 168))
-        fold: list[tuple[int, ...]] = [(2, 16, 1, 3, 0), four[1]]
         if case.draft_len > 8:
-            outputs = fold = four[1:] if window > 16 else four
+            outputs = [one] if window > 16 else [two, one]
         elif window > 32:
-            outputs, fold = [(2, 64, 4, 2, 0), (1, 128, 8, 2, 0)], [(1, 128, 8, 2, 0)]
-        elif window > 16 or case.tree is not None:
-            fold = four[::-1] if window <= 16 else four
+            outputs = [two, (2, 32, 2, 3, 0), (2, 32, 4, 2, 0)]
+        # What spills nothing on any GPU; what is faster does on some.
+        fold: list[tuple[int, ...]] = [(1, 128, 8, 2, 0)]
+        if window <= 32 and (case.draft_len <= 8 or window <= 16):
+            fold = [one, *fold]
+        if window <= 16 and case.draft_len <= 8 and case.tree is None:
+            fold = [(2, 16, 1, 3, 0), *fold]
         if case.batch * shape.n_v_heads <= SMALL_BATCH_HEADS:
-            outputs, fold = [(1, 64, 4, 2, 0), *outputs], [(1, 64, 4, 2, 0), *fold]
+            outputs, fold = [one, *outputs], [*([one] if one in fold else []), *fold]
         fallback = (1, 16, 1, 3, 0)
-        outputs = [one for one in dict.fromkeys(outputs) if shape.heads_per_group % one[0] == 0] or [fallback]
-        fold = [one for one in dict.fromkeys(fold) if shape.heads_per_group % one[0] == 0] or [fallback]
-        pairs = [(outputs[0], one) for one in fold] + [(one, fold[0]) for one in outputs[1:]]
+        outputs = [tile for tile in dict.fromkeys(outputs) if shape.heads_per_group % tile[0] == 0] or [fallback]
+        fold = [tile for tile in dict.fromkeys(fold) if shape.heads_per_group % tile[0] == 0] or [fallback]
+        pairs = [(outputs[0], tile) for tile in fold] + [(tile, fold[0]) for tile in outputs[1:]]
         names = ("heads", "rows", "warps", "stages", "maxnreg")
         return [
-            Config.of(**dict(zip(names, one, strict=True)),
-                      **dict(zip([f"fold_{name}" for name in names], two, strict=True)),
-                      fold_programs=max(1, 7 // two[2]))
-            for one, two in pairs
+            Config.of(**dict(zip(names, its_outputs, strict=True)),
+                      **dict(zip([f"fold_{name}" for name in names], its_fold, strict=True)),
+                      fold_programs=FOLD_PROGRAMS[its_fold[2]])
+            for its_outputs, its_fold in pairs
         ]  # fmt: skip
 
 

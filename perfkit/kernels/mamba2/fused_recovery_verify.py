@@ -86,11 +86,13 @@ def _fused_recovery_verify_kernel(
     old = (slot * 2 + half) * n_positions
     new = (slot * 2 + 1 - half) * n_positions
     checkpoint = state_ptr + (slot * (2 * N_V) + head) * (D_V * D_K)
+    # The state goes through L2 once: evicted first, it leaves the inputs there, which every tile reads again.
     for v0 in tl.range(0, D_V, ROWS, num_stages=1):
         v = v0 + tl.arange(0, ROWS)
         live = v < D_V
         tile = v[None, :, None] * D_K + c[:, None, :]
-        s = tl.load(checkpoint + ended.to(tl.int32) * (N_V * D_V * D_K) + tile, mask=live[None, :, None], other=0.0)
+        s = tl.load(checkpoint + ended.to(tl.int32) * (N_V * D_V * D_K) + tile, mask=live[None, :, None], other=0.0,
+                    eviction_policy="evict_first")  # fmt: skip
         s = _replay(
             s.to(tl.float32), x_cache_ptr + (old * N_V + head) * D_V + v, k_cache_ptr + (old * N_K + group) * D_K + c,
             dt_cache_ptr + old * N_V + head, live, a, n_replay, N_V, N_K, D_V, D_K, MAX,
@@ -100,7 +102,8 @@ def _fused_recovery_verify_kernel(
         q_at = q_ptr + row * q_row + group * D_K + c
         dt_at = dt_ptr + row * dt_row + head
         k, q, x, dt = tl.load(k_at), tl.load(q_at), tl.load(x_at, mask=live, other=0.0), tl.load(dt_at)
-        tl.store(checkpoint + tile, s.to(state_ptr.dtype.element_ty), mask=live[None, :, None])
+        tl.store(checkpoint + tile, s.to(state_ptr.dtype.element_ty), mask=live[None, :, None],
+                 eviction_policy="evict_first")  # fmt: skip
         lead = v0 == 0
         shared = lead & (head % (N_V // N_K) == 0)  # k is stored once a group
         for t in tl.range(0, n):
@@ -120,7 +123,8 @@ def _fused_recovery_verify_kernel(
             tl.store(out_ptr + ((row * n_positions + t) * N_V + head) * D_V + v, out.to(out_ptr.dtype.element_ty),
                      mask=live)  # fmt: skip
             k, q, x, dt = k_next, q_next, x_next, dt_next
-        tl.store(checkpoint + N_V * D_V * D_K + tile, s.to(state_ptr.dtype.element_ty), mask=live[None, :, None])
+        tl.store(checkpoint + N_V * D_V * D_K + tile, s.to(state_ptr.dtype.element_ty), mask=live[None, :, None],
+                 eviction_policy="evict_first")  # fmt: skip
 
 
 class FusedRecoveryVerify(InputCache, FusedRecovery):

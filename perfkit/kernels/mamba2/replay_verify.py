@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfkit.kernels import replay
-from perfkit.kernels.flushing import SCAN, fold_programs, how_many, ranked, verify_ranks, within
+from perfkit.kernels.flushing import FOLD_PROGRAMS, SCAN, fold_programs, how_many, ranked, verify_ranks
 from perfkit.kernels.following import close_pair, follow, let_follow
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.layout import blocked_records
@@ -47,7 +47,7 @@ from perfkit.kernels.ring import (
     cursor_without_mark,
     wrap,
 )
-from perfkit.kernels.targets import capability
+from perfkit.kernels.targets import apart, capability
 from perfkit.method import (
     ACCEPTANCE_STEPS,
     Buffer,
@@ -139,7 +139,7 @@ def _fold(
     q1 = tl.load(q_base + p[None, :] * stride_q + c1[:, None], mask=(p < n)[None, :], other=0.0)
     s_base = state_ptr + (slot * N_V + first_head) * (D_V * D_K)
     out_base = out_ptr + row * (T * N_V * D_V) + first_head * D_V
-    r = within(tl.arange(0, ROWS), h, piece)
+    r = tl.arange(0, ROWS)
     for i in tl.range(0, HEADS * tiles, num_stages=STAGES):
         head = i // tiles
         v = i % tiles * ROWS + r
@@ -183,7 +183,7 @@ def _replay_flush_kernel(
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
     SPLIT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, DRAFTS: tl.constexpr,
     POSITIONS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, CHUNKS: tl.constexpr, SCAN: tl.constexpr,
-    FOLLOWED: tl.constexpr,
+    APART: tl.constexpr, FOLLOWED: tl.constexpr,
 ):  # fmt: skip
     """Rows with h + T > window: fold the h committed records, outputs from the new checkpoint and the drafts alone."""
     pieces: tl.constexpr = N_V // HEADS
@@ -192,7 +192,7 @@ def _replay_flush_kernel(
     some = pid // programs * SCAN + tl.arange(0, SCAN)
     ranks = verify_ranks(slots_ptr, row_cursor_ptr, drafts_ptr, took_ptr, ancestors_ptr, some, batch, window, T,
                          TREE)  # fmt: skip
-    if ROWS < 64:
+    if APART or ROWS < 64:
         for piece in tl.range(pid % programs, how_many(ranks) * pieces, programs, num_stages=1):
             row = ranked(ranks, some, piece // pieces + 1)
             _fold_apart(
@@ -332,20 +332,21 @@ class ReplayVerify(replay.ReplayVerify):
                      "POSITIONS": max(triton.next_power_of_2(nodes), 8), "DRAFTS": at_least_16(nodes),
                      "BLOCK": BLOCK}  # fmt: skip
         heads, fold_heads = config["heads"], config["fold_heads"]
+        cc = capability(t)
         # Products of 64 rows take memory that only a kernel has on compute capability 10.0, and in a loop they spill.
-        resident = config["fold_programs"] if config["fold_rows"] < 64 else None
+        resident = config["fold_programs"] if config["fold_rows"] < 64 or apart(cc) else None
         grid, programs = fold_programs(case, t, resident, shape.n_v_heads // fold_heads)
         first = tiled_launch(
             _replay_flush_kernel, grid, (*pointers, case.batch, programs, window, n_ring, *strides),
             {**constants, "RECORDS": at_least_16(window), "CHUNKS": 2 if shape.d_k >= 64 else 1, "HEADS": fold_heads,
-             "SCAN": SCAN}, config, "fold_",
+             "SCAN": SCAN, "APART": True}, config, "fold_",
         )  # fmt: skip
         # records of a row that does not flush: one whose step has a single position holds most
         second = tiled_launch(
             _replay_output_kernel, case.batch * shape.n_v_heads // heads, (*pointers, n_ring, *strides),
             {**constants, "RECORDS": at_least_16(window - 1), "HEADS": heads}, config,
         )  # fmt: skip
-        yield from close_pair(first, second, capability(t))
+        yield from close_pair(first, second, cc)
 
     def replayed(self, case: Case, tensors: Mapping[str, Any], slots: Any, at: Any, live: Any) -> Any:
         """Return the rows' checkpoints advanced by records (dt, x, k). Source: paper, Eq. 5."""
@@ -390,7 +391,7 @@ class ReplayVerify(replay.ReplayVerify):
         return [
             Config.of(**dict(zip(names, one, strict=True)),
                       **dict(zip([f"fold_{name}" for name in names], two, strict=True)),
-                      fold_programs=max(1, 7 // two[2]))
+                      fold_programs=FOLD_PROGRAMS[two[2]])
             for one, two in pairs
         ]  # fmt: skip
 
