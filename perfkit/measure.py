@@ -14,6 +14,9 @@ from perfkit.stats import Interval, Stopping, median_interval
 
 #: Rest between the parts of a long run, in units of the part before.
 REST = 2.0
+#: Seconds of rest after a round with a throttled sample, at first and at most: each such round doubles it, one without
+#: halves it. A GPU at its power cap has to draw less for a while before a sample counts again.
+COOL_S = (0.05, 1.0)
 
 
 class Clock(Protocol):
@@ -140,6 +143,7 @@ def interleave(
 
     Drift of clocks and temperature so falls on all of them alike. All go on until the last one stops, so that every
     round has a sample of each and ratios can be paired; a subject that never converges stops at the rule's limits.
+    A round with a throttled sample is followed by a rest (:data:`COOL_S`).
 
     Args:
         subjects: what to time.
@@ -169,12 +173,13 @@ def interleave(
                     subject.prepare()
                     subject.time_us(clock)  # not only enqueued: a fault is of the subject that ran
     with mark("timing"):
-        started, index = time.monotonic(), 0
+        started, index, cool_s = time.monotonic(), 0, 0.0
         while any(one.stop_reason is None for one in series.values()):
             for subject in subjects if index % 2 == 0 else reversed(subjects):
                 tell(subject)
                 with mark(f"sample/{subject.range}"):
                     _sample(subject, series[subject.name], index, clock, monitor)
+            cool_s = _cooling(cool_s, any(index not in one.rounds[-1:] for one in series.values()))
             index += 1
             elapsed = time.monotonic() - started
             for one in series.values():
@@ -184,9 +189,20 @@ def interleave(
                 one.stop_reason = one.stop_reason or reason
             if elapsed > stopping.max_seconds or index >= 2 * stopping.max_samples:
                 break
+            if cool_s and any(one.stop_reason is None for one in series.values()):
+                with mark("wait/cool"):
+                    time.sleep(cool_s)
     for one in series.values():
         one.stop_reason = one.stop_reason or "max_time"
     return series
+
+
+def _cooling(last_s: float, throttled: bool) -> float:
+    """Return the seconds to rest after a round, given the rest before it and whether a sample of it was throttled."""
+    first_s, most_s = COOL_S
+    if throttled:
+        return min(most_s, max(first_s, 2 * last_s))
+    return last_s / 2 if last_s > first_s else 0.0
 
 
 def _sample(subject: Subject, series: Series, index: int, clock: Clock, monitor: Any) -> None:

@@ -112,7 +112,9 @@ def test_a_subject_that_never_converges_stops_at_the_limit_and_says_so() -> None
     assert len(series.times) == 30
 
 
-def test_always_throttled_ends() -> None:
+def test_always_throttled_ends_and_rests_a_second_at_most_between_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr("perfkit.measure.time.sleep", rests.append)
     device = FakeDevice({"a": 10.0})
 
     class Always(EveryThird):
@@ -122,6 +124,7 @@ def test_always_throttled_ends() -> None:
     series = interleave([device.subject("a")], Stopping(min_samples=2, max_samples=5), device, Always())["a"]
     assert series.times == [] and len(series.throttled) == 10
     assert series.stop_reason == "max_samples"
+    assert rests == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 1.0]
 
 
 def test_a_long_run_is_timed_in_parts_with_rests_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,3 +142,22 @@ def test_a_long_run_is_timed_in_parts_with_rests_between_them(monkeypatch: pytes
     assert subject.time_us(Parts()) == pytest.approx(300.0)
     assert done == ["a", "b"] and rests == [pytest.approx(200e-6)]
     assert Subject("short", lambda: done.append("whole"), lambda: None, 1).time_us(Parts()) == pytest.approx(300.0)
+
+
+def test_a_gpu_at_its_power_cap_gets_rests_until_samples_count_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each throttled round doubles the rest, up to a second; each clean one halves it, down to none."""
+    rests: list[float] = []
+    monkeypatch.setattr("perfkit.measure.time.sleep", rests.append)
+    device = FakeDevice({"a": 10.0, "b": 20.0})
+
+    class HotFor(EveryThird):
+        """Throttled for the first seven samples: three rounds of two and one of a fourth."""
+
+        def judge(self, before: None, after: None) -> Verdict:
+            self.count += 1
+            return Verdict(self.count <= 7)
+
+    rule = Stopping(min_samples=12, max_samples=12)
+    series = interleave([device.subject("a"), device.subject("b")], rule, device, HotFor())
+    assert rests == [0.05, 0.1, 0.2, 0.4, 0.2, 0.1, 0.05]
+    assert [len(one.throttled) for one in series.values()] == [3, 4] and len(series["a"].times) >= 12
