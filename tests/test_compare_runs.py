@@ -13,6 +13,7 @@ import pytest
 from perfkit import compare, results
 from perfkit.cli import app
 from perfkit.profiles import measured_files
+from perfkit.reports.changes import Change
 from tests.fakeruns import QUIET, fake_run
 from tests.sweephelp import FAKE, SMALL
 from tests.test_layers import modules_after
@@ -185,6 +186,65 @@ def test_a_control_that_fails_takes_the_ratios_of_its_group_along(base: Path, tm
     assert cases["B64 L8 replay"]["verdict"] == "missing"
     assert cases["B64 L8 replay"]["reason"] == "its control is oom in NEW"
     assert cases["B64 L8 replay"]["new"]["status"] == "ok"
+
+
+def without(run_dir: Path, to: Path, **columns: object) -> Path:
+    """Copy a run that was not asked for the cases of one method, of some batches."""
+    frame = pd.read_csv(run_dir / "results.csv", dtype="string", keep_default_na=False)
+    gone = pd.concat([frame[name].eq(str(value)) for name, value in columns.items()], axis=1).all(axis=1)
+    assert gone.any()
+    edited = copied(run_dir, to)
+    (edited / "results.parquet").unlink()
+    frame[~gone].to_csv(edited / "results.csv", index=False)
+    return with_manifest(edited, case_ids=list(frame[~gone]["case_id"]))
+
+
+@pytest.mark.parametrize("side", ["BASE", "NEW"])
+def test_a_group_whose_control_was_not_asked_for_does_not_pass_unsaid(base: Path, tmp_path: Path, capsys, side: str):
+    lacks = without(base, tmp_path / "lacks", method="conventional", batch=256)
+    pair = (lacks, base) if side == "BASE" else (base, lacks)
+    code, out, _ = run(capsys, *pair, "--fail-on-regression", "3")
+    assert code == 0
+    said = "WARNING    2 cases not compared, though ok in both runs: B256 L16 replay, B256 L8 replay (its control is "
+    assert f"{said}absent in {side})" in out.splitlines()
+    counts, *rest = out.splitlines()[-1].split("; ")
+    assert counts == "5 cases: 0 slower, 0 faster, 0 ambiguous, 2 same, 3 missing"
+    assert rest == ["1 of 2 groups not compared", "no regression above 3%"]
+    assert run(capsys, *pair)[1].splitlines()[-1].endswith("; 1 of 2 groups not compared; MISSING")
+    data = document(capsys, *pair, "--fail-on-regression", "3")
+    named = {case["case_id"]: case["group_id"] for case in data["cases"] if case["uncompared"]}
+    assert set(data["uncompared"]) == set(named) and len(named) == 2
+    assert data["uncompared_groups"] == sorted(set(named.values()))
+    assert data["verdict"] == "missing"
+    advice = Change("a", "b", compare.compare(*(compare.load(str(path)) for path in pair))).advice
+    assert advice.startswith("Not compared: B256 L16 replay (its control is absent in ")
+    whole = document(capsys, base, base)
+    assert (whole["uncompared"], whole["uncompared_groups"], whole["verdict"]) == ([], [], "same")
+
+
+def test_a_regression_beside_a_group_without_its_control_still_fails(base, slower, tmp_path: Path, capsys):
+    lacks = without(slower, tmp_path / "lacks", method="conventional", batch=256)
+    code, out, _ = run(capsys, base, lacks, "--fail-on-regression", "3")
+    assert code == 1
+    assert "3 missing; 1 of 2 groups not compared; REGRESSION (limit 3%): B64 L" in out.splitlines()[-1]
+
+
+def test_nothing_compared_is_bad_input_that_says_why(base: Path, tmp_path: Path, capsys):
+    lacks = without(base, tmp_path / "lacks", method="conventional")
+    for gate in ((), ("--fail-on-regression", "3")):
+        code, out, err = run(capsys, base, lacks, *gate)
+        assert (code, out, len(err.splitlines())) == (2, "", 1)
+        assert (
+            "nothing to compare: no case has a ratio in both runs; "
+            "B64 L8 replay: its control is absent in NEW, and so of 3 cases more" in err
+        )
+    # Nobody expects a time of what is skipped in both runs, and the ratio of a control is 1.
+    frame = pd.read_csv(base / "results.csv", dtype="string", keep_default_na=False)
+    status = frame["status"].where(frame["method"].ne("replay"), "skipped")
+    skips = edit(copied(base, tmp_path / "skips"), status=status)
+    code, out, err = run(capsys, skips, skips)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "nothing to compare: no case has a time in either run: each is skipped, or is a control" in err
 
 
 # -- controls --------------------------------------------------------------------------------------------------------

@@ -47,7 +47,9 @@ def compare(
     the same where the interval lies within 2 %; else ambiguous; or missing, with what became of it.
 
     A regression is a case that is slower, by more than PCT in the middle of its interval, or one that was ok in BASE
-    and that NEW tried without getting a time. Exit codes: 0; 1 a regression; 2 bad input.
+    and that NEW tried without getting a time. What has a time in both runs and no control in one of them cannot be
+    compared: it is named, and the last line counts such groups. Exit codes: 0; 1 a regression; 2 bad input, or nothing
+    that could be compared.
 
     Examples:
         perfkit compare runs/before runs/after

@@ -24,6 +24,10 @@ A regression, for ``--fail-on-regression PCT``: a case that is slower after the 
 middle of its interval; or a case that was ok in BASE and that NEW tried and has no time of. A case that NEW was not
 asked for is reported and is none. What does not fail and may be above PCT by its interval is named as undecided.
 
+A case that is ok in both runs and has no ratio in one of them, since its group's control is not there or has no time,
+is ``missing`` too and fails no gate by itself: it is named with the reason, and the last line says of how many groups
+nothing was compared. Where nothing at all was, the runs are refused as bad input.
+
 Neither torch nor triton's compiler is imported.
 """
 

@@ -124,13 +124,25 @@ class Comparison:
                      if case.change is not None and may_be_regression(case.change, case.verdict, limit))  # fmt: skip
 
     @property
+    def uncompared(self) -> tuple[Compared, ...]:
+        """The cases that are ok in both runs and have no ratio in one of them, as where their control is not there."""
+        return tuple(case for case in self.cases
+                     if case.change is None and case.base.status == case.new.status == "ok")  # fmt: skip
+
+    @property
+    def groups(self) -> dict[str, bool]:
+        """Whether any case was compared, by the group_id of the groups that have cases which are ok in both runs."""
+        found = dict.fromkeys((case.row["group_id"] for case in self.uncompared), False)
+        return found | {case.row["group_id"]: True for case in self.cases if case.change is not None}
+
+    @property
     def verdict(self) -> str:
         """One word for all of it: what most needs to be looked at."""
         counts = self.counts
         if self.regressions:
             return "regression"
-        if any(case.broke for case in self.cases):
-            return "missing"  # that the others are the same is no answer where one no longer runs
+        if any(case.broke for case in self.cases) or (self.uncompared and not counts["slower"]):
+            return "missing"  # that the others are the same is no answer where one no longer runs or was not compared
         if counts["slower"] and counts["faster"]:
             return "mixed"
         return next((name for name in VERDICTS if counts[name] and name != "missing"), "missing")

@@ -25,6 +25,7 @@ def document(found: Comparison) -> dict[str, Any]:
     """Return the comparison as plain data; changes are shares (0.04 is 4 % slower), times microseconds."""
     regressions = [case.case_id for case in found.regressions]
     undecided = [case.case_id for case in found.undecided]
+    uncompared = [case.case_id for case in found.uncompared]
     return {
         "base": _run(found.base), "new": _run(found.new), "overruled": found.overruled,
         "differences": {name: {"base": pair[0], "new": pair[1]}
@@ -32,8 +33,10 @@ def document(found: Comparison) -> dict[str, Any]:
         "settings": {"floor": found.floor, "alpha": ALPHA, "correction": "holm", "level": LEVEL,
                      "fail_on_regression": found.fail_on},
         "verdict": found.verdict, "counts": found.counts, "regressions": regressions, "undecided": undecided,
+        "uncompared": uncompared, "uncompared_groups": [group for group, some in found.groups.items() if not some],
         "controls": found.controls,
-        "cases": [_case(case) | {"regression": case.case_id in regressions, "undecided": case.case_id in undecided}
+        "cases": [_case(case) | {"regression": case.case_id in regressions, "undecided": case.case_id in undecided,
+                                 "uncompared": case.case_id in uncompared}
                   for case in found.cases],
     }  # fmt: skip
 

@@ -14,6 +14,7 @@ from perfkit.compare.verdicts import FLOOR, holm, margin, verdict
 from perfkit.derive import is_control
 from perfkit.errors import InputError
 from perfkit.lastlines import case_text
+from perfkit.progress import count
 
 
 def compare(
@@ -37,7 +38,7 @@ def compare(
     matched = (_match(base, new, case_id, floor) for case_id in ids)
     found = [case for case in matched if case is not None]
     if not any(case.change is not None or case.broke for case in found):
-        raise InputError(f"nothing to compare: no case has a ratio in both runs; {found[0].name}: {found[0].reason}")
+        raise InputError(f"nothing to compare: {_why_nothing(found)}")
     adjusted = iter(holm([case.change.p for case in found if case.change is not None]))
     judged = [case if case.change is None else _judge(case, case.change, next(adjusted)) for case in found]
     judged.sort(key=_order)
@@ -57,6 +58,17 @@ def _check_overlap(base: Run, new: Run) -> None:
     else:
         text = f"no case of one run is in the other: BASE has {_holds(base)}, NEW has {_holds(new)}"
     raise InputError(f"nothing to compare: {text}")
+
+
+def _why_nothing(found: Sequence[Compared]) -> str:
+    """Say why no case could be compared by the case that tells most: one that both runs have a time of."""
+    if not found:
+        return "no case has a time in either run: each is skipped, or is a control, whose ratio is 1 by definition"
+    timed = [case for case in found if case.base.status == case.new.status == "ok"]
+    first = (timed or found)[0]
+    alike = sum(case.reason == first.reason for case in found) - 1
+    more = f", and so of {count(alike, 'case')} more" if alike else ""
+    return f"no case has a ratio in both runs; {first.name}: {first.reason}{more}"
 
 
 def _holds(run: Run) -> str:
@@ -114,13 +126,19 @@ def _why_missing(sides: Sequence[Side]) -> str:
 
 
 def _why_no_ratio(base: Run, new: Run, group: str, sides: Sequence[Side]) -> str:
-    words = []
+    words, known = [], base.controls.get(group) or new.controls.get(group)
     for run, name, side in zip((base, new), ("BASE", "NEW"), sides, strict=True):
         if side.evidence is None:
-            control = run.controls.get(group)
-            what = "has no time" if control is None or control["status"] == "ok" else f"is {control['status']}"
-            words.append(f"its control {what} in {name}")
+            words.append(f"its control {_control_state(run, group, known)} in {name}")
     return ", ".join(words)
+
+
+def _control_state(run: Run, group: str, known: Row | None) -> str:
+    """Say what keeps a group's control in a run from being divided by; ``known`` is the group's in either run."""
+    control = run.controls.get(group)
+    if control is not None:
+        return "has no time" if control["status"] == "ok" else f"is {control['status']}"
+    return f"is {UNFINISHED if known is not None and known['case_id'] in run.planned else ABSENT}"
 
 
 def _judge(case: Compared, found: Change, p_adjusted: float) -> Compared:

@@ -78,6 +78,7 @@ def lines(found: Comparison, *, everything: bool = False) -> list[str]:
     say("control", _control_text(found.controls))
     large = [control for control in found.controls if control.large]
     say("WARNING", _large_text(large, found.cases) if large else None)
+    say("WARNING", _uncompared_text(found.uncompared))
     say("differs", _differences_text(found))
     say("floor", _floor_text(found))
     if found.undecided:
@@ -131,6 +132,17 @@ def _large_text(large: Sequence[Control], cases: Sequence[Compared]) -> str:
     return text
 
 
+def _uncompared_text(cases: Sequence[Compared]) -> str | None:
+    """Name the cases that both runs have a time of and that could not be compared, by why."""
+    if not cases:
+        return None
+    by_reason: dict[str | None, list[str]] = {}
+    for case in cases:
+        by_reason.setdefault(case.reason, []).append(case.name)
+    parts = [f"{_listed(names)} ({reason})" for reason, names in by_reason.items()]
+    return f"{count(len(cases), 'case')} not compared, though ok in both runs: {'; '.join(parts)}"
+
+
 def _differences_text(found: Comparison) -> str | None:
     parts = [f"{name} {_short(base)} -> {_short(new)}" for name, (base, new) in
              differences(found.base, found.new).items()]  # fmt: skip
@@ -160,6 +172,9 @@ def _listed(words: Sequence[str]) -> str:
 def _last(found: Comparison) -> str:
     counts = found.counts
     head = f"{count(len(found.cases), 'case')}: " + ", ".join(f"{counts[name]} {name}" for name in VERDICTS)
+    groups = list(found.groups.values())
+    if not all(groups):
+        head += f"; {groups.count(False)} of {count(len(groups), 'group')} not compared"
     if found.fail_on is None:
         return f"{head}; {found.verdict.upper()}"
     limit = f"{found.fail_on:g}%"

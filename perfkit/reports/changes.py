@@ -57,6 +57,7 @@ class Change:
             return ""
         slower = [case for case in self.found.cases if case.verdict == "slower" and case.change is not None]
         broken = [case for case in self.found.cases if case.broke]
+        uncompared = self.found.uncompared
         parts = []
         if slower:
             names = [f"{case.name} {percent(case.change.value)}" for case in slower[:_NAMED] if case.change is not None]
@@ -64,6 +65,9 @@ class Change:
         if broken:
             names = [f"{case.name} ({case.new.status})" for case in broken[:_NAMED]]
             parts.append(f"no longer ok: {join(names)}")
+        if uncompared:
+            names = [f"{case.name} ({case.reason})" for case in uncompared[:_NAMED]]
+            parts.append(f"not compared: {join(names)}")
         return f"{sentence('; '.join(parts) or 'no case is slower beyond the floor and the noise')}."
 
     @property
