@@ -152,6 +152,18 @@ def test_the_paired_interval_is_used_until_a_time_is_changed() -> None:
     assert findings.answer(data).gain_lo != 1.999
 
 
+@pytest.mark.parametrize("row", ["conventional", "replay"])
+def test_an_interval_that_reaches_zero_leaves_that_end_of_the_gain_open(row: str) -> None:
+    data = pd.DataFrame(group(600.0, {16: 300.0})).assign(speedup=None)
+    data.loc[data["method"].eq(row), "time_us_lo"] = 0.0
+    said = findings.answer(data)
+    assert said.gain == pytest.approx(2.0) and said.gain_text == "2.00×"
+    # A control that may take no time leaves open whether anything is faster; a method that may only gains by it.
+    ends = {"conventional": (None, "same"), "replay": (pytest.approx(2.0, abs=0.05), "faster")}
+    assert (said.gain_lo, said.verdict) == ends[row]
+    assert (said.gain_hi is None) == (row == "replay")
+
+
 def test_break_even_lies_between_losing_and_winning_batches() -> None:
     data = [row for b, t in ((1, 125.0), (2, 110.0), (4, 90.0), (8, 60.0)) for row in group(100.0, {16: t}, batch=b)]
     even = findings.answer(pd.DataFrame(data)).break_even

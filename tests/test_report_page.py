@@ -89,6 +89,19 @@ def page(tmp_path_factory):
     return get
 
 
+@pytest.mark.parametrize("kind", ["measured", "mixed"])
+def test_a_page_of_intervals_that_reach_zero_has_all_its_figures(page, tmp_path: Path, kind: str) -> None:
+    data = frame(kind)
+    for name in ("time_us_lo", "predicted_lo"):
+        data.loc[data[name].notna(), name] = 0.0
+    out = tmp_path / "zero.html"
+    build_report([write_run(tmp_path / "run", data)], out)
+    parsed, whole = Page(out.read_text(encoding="utf-8")), page(kind)[1]
+    assert not re.search(r"[:,\[]-?(NaN|Infinity)", parsed.scripts["figures-data"] + parsed.table)
+    drawn, others = (json.loads(one.scripts["figures-data"]) for one in (parsed, whole))
+    assert len(drawn) == len(others) > 0
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_page_is_one_small_offline_file_without_nan(page, kind: str) -> None:
     path, parsed = page(kind)

@@ -148,7 +148,8 @@ def _place(rows: pd.DataFrame, batch: float | None) -> str:
 
 def _verdict(gain: float, low: float | None, high: float | None, floor: float | None) -> str:
     noise = floor or 0.0
-    inside = low is not None and high is not None and low <= 1 <= high
+    known = low is not None or high is not None
+    inside = known and (low is None or low <= 1) and (high is None or high >= 1)  # the end that is missing is unbounded
     if inside or abs(gain - 1) <= noise or f"{gain:.2f}" == "1.00":
         return "same"
     return "faster" if gain > 1 else "slower"

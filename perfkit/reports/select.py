@@ -86,6 +86,9 @@ def prepare(frame: pd.DataFrame) -> pd.DataFrame:
     own = ok & data["source"].eq("predicted") & data["predicted_us"].isna()
     for end, own_time in (("us", "time_us"), ("lo", "time_us_lo"), ("hi", "time_us_hi")):
         data[f"model_{end}"] = data[f"predicted_{end}"].where(~own, data[own_time]).where(ok)
+    # An interval that reaches 0 bounds no ratio and has no place on a logarithmic axis: that end counts as missing.
+    for name in ("us_lo", "us_hi", "model_lo", "model_hi"):
+        data[name] = data[name].where(data[name].gt(0))
     _add_gains(data, "us", "gain")
     _add_gains(data, "model", "model_gain")
     # A saved speedup stands in where its baseline is not among the rows, and its interval, paired by round, is
