@@ -5,7 +5,8 @@ Seven sweeps of the same cases make twenty pairs; in at most one of them may a c
 more sweep, in which one method spins for 4 % of its time after each step (scripts/spun_decode.py): it must be a
 regression, and nothing else. Launch configurations are those that the first sweep found, so what a search draws is not
 among what the runs differ by. Prints a line a comparison and the largest change among runs of the same code, which is
-what a floor is set by on this machine. Exit code 1 if anything is not as it must be.
+what a floor is set by on this machine. Exit code 1 if anything is not as it must be; 3 where NVML does not tell the
+clock that cycles are counted by, 2 for bad input.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from perfkit import compare
-from perfkit.errors import PerfkitError
+from perfkit.errors import DeviceError, PerfkitError
 from perfkit.progress import count
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,8 +41,17 @@ def sweep(out: Path, seed: int, flags: Sequence[str], spins: Mapping[int, int] |
 
 
 def spins_of(run: compare.Run, percent: float) -> dict[int, int]:
-    """Return by batch how many cycles are so many percent of a step of the spun method."""
+    """Return by batch how many cycles are so many percent of a step of the spun method.
+
+    Raises:
+        DeviceError: a row has no time, or no clock, as where NVML cannot be read.
+    """
     rows = [row for row in run.rows.values() if row["method"] == SPUN]
+    for row in rows:
+        for name in ("time_us", "sm_clock_mhz"):
+            if not row.get(name):
+                raise DeviceError(f"{run.name}: B{row['batch']} {Path(SPUN).name}: no {name}, so how many cycles are "
+                                  f"{percent:g} % is not known (perfkit doctor: can NVML be read?)")  # fmt: skip
     return {int(row["batch"]): round(percent / 100 * row["time_us"] * row["sm_clock_mhz"]) for row in rows}
 
 
@@ -73,13 +83,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = ["--model", given.model, "--batch", given.batch, "--window", given.window]
     try:
         given.out.mkdir(parents=True)
-        runs = [sweep(given.out / f"run{seed}", seed, flags) for seed in range(given.runs)]
+        runs = [sweep(given.out / "run0", 0, flags)]
+        spins = spins_of(runs[0], given.slowdown)  # before the other sweeps take their time
+        runs += [sweep(given.out / f"run{seed}", seed, flags) for seed in range(1, given.runs)]
         alarms, largest = same_code(runs)
-        slow = sweep(given.out / "slow", given.runs, flags, spins_of(runs[0], given.slowdown))
+        slow = sweep(given.out / "slow", given.runs, flags, spins)
         found = compare.compare(runs[0], slow, fail_on=given.limit)
     except (PerfkitError, OSError, subprocess.CalledProcessError) as error:
         print(f"prove_compare.py: {error}", file=sys.stderr)
-        return 1
+        return int(error.exit_code) if isinstance(error, PerfkitError) else 1
     print("\n".join(compare.lines(found)))
     wanted = {case.case_id for case in found.cases if case.row["method"] == SPUN}
     named = {case.case_id for case in found.regressions}

@@ -6,6 +6,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,25 @@ def test_it_fails_where_a_slowdown_is_not_found(script, monkeypatch, tmp_path: P
     simulate(monkeypatch, script, works=False)
     assert script.main(["--out", str(tmp_path / "runs"), "--runs", "2"]) == 1
     assert "0 of 1 case named" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("lacks", ["sm_clock_mhz", "time_us"])
+def test_it_says_in_one_line_where_a_row_does_not_tell_how_many_cycles_to_spin(
+    script, monkeypatch, tmp_path: Path, capsys, lacks: str
+):
+    asked = simulate(monkeypatch, script)
+    simulated = script.sweep
+
+    def sweep(*args: Any) -> compare.Run:
+        run = simulated(*args)
+        return replace(run, rows={key: {**row, lacks: None} for key, row in run.rows.items()})
+
+    monkeypatch.setattr(script, "sweep", sweep)
+    assert script.main(["--out", str(tmp_path / "runs")]) == 3
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert re.search(rf"^prove_compare\.py: \S+run0: B256 spun_decode\.py:METHOD: no {lacks}, so how many cycles", err)
+    assert len(asked) == 1  # no sweep was run in vain
 
 
 def test_it_fails_where_runs_of_the_same_code_raise_alarms(script, monkeypatch, tmp_path: Path, capsys):
