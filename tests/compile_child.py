@@ -1,22 +1,29 @@
-"""Run by tests in a process that compiles, with either Triton; prints what it found as JSON. No GPU is needed."""
+"""Run by tests in a process that compiles, with either Triton; prints what it found as JSON. No GPU is needed.
+
+As ``worker`` it goes on to answer requests, as a worker of perfkit does, of configurations that are named too.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from perfkit.compile import compile_launch
+from perfkit import compile as compiling
+from perfkit import worker
+from perfkit.compile import Finder, compile_case, compile_launch
+from perfkit.errors import PerfkitError
 from perfkit.kernels import l2
 from perfkit.kernels.stamp import _stamp_kernel
 from perfkit.kernels.stream import CONFIGS, PLACE, STREAMS
-from perfkit.method import Launch
+from perfkit.method import Case, Launch
+from perfkit.registry import family, get_method
 from perfkit.spec import Spec
 
 
@@ -101,7 +108,35 @@ def ahead() -> dict[str, Any]:
     return {"kernels": len(made), "warps": sorted(item.metadata.num_warps for item in made)}
 
 
+def run_group(request: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -> None:
+    """Answer a compile request as perfkit's worker does; ``configs`` may also name those of each case."""
+    if not isinstance(request.get("configs"), list):
+        compiling.run_group(request, emit)
+        return
+    for data, names in zip(request["cases"], request["configs"], strict=True):
+        case, find = Case.from_dict(data), Finder(bool(request.get("compile", True)))
+        event: dict[str, Any] = {"event": "result", "case_id": case.id, "status": "ok", "reason": None, "row": {}}
+        try:
+            event["row"] = {"compiled": named(case, names, request["targets"], find), "passed_over": [],
+                            "missing": sorted(find.missing)}  # fmt: skip
+        except PerfkitError as error:
+            event |= {"status": "error", "reason": str(error)}
+        emit(event)
+
+
+def named(case: Case, names: Sequence[str], targets: Sequence[int], find: Finder) -> list[dict[str, Any]]:
+    """What a case's kernels compile to in configurations by name, which its method has to offer."""
+    method = get_method(case.shape.family, case.method, case.phase)
+    offered = {str(config): config for config in method.configs(case)}
+    of = family(case.shape.family)
+    return [{**item.row(), "launch_config": name} for name in names
+            for item in compile_case(case, method, of, offered[name], targets, find)]  # fmt: skip
+
+
 if __name__ == "__main__":
     what, *given = sys.argv[1:]
+    if what == "worker":
+        worker.run("compile", lambda: sys.modules[__name__])
+        raise SystemExit(0)
     asked = [int(cc) for cc in given]
     print(json.dumps({"stamps": partial(stamps, asked), "streams": partial(streams, asked), "ahead": ahead}[what]()))

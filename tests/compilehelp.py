@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compileparts import PARTS, PINNED, Asked, point
+from compileparts import PINNED, Asked, point
 
-from perfkit.child import Child, Ended, worker_argv, worker_env
+from perfkit.child import Child, Ended, worker_env
 from perfkit.compile import SHARED_LIMIT, TARGETS, Compiled
 from perfkit.errors import DeviceError
 
@@ -55,7 +55,7 @@ def run_child(python: str, file: str, *arguments: str) -> dict[str, Any]:
 
 def start(python: str) -> Child:
     """Start a worker that compiles."""
-    child = Child([python, *worker_argv("compile")[1:]], worker_env("compile"))
+    child = Child([python, str(ROOT / "tests" / "compile_child.py"), "worker"], worker_env("compile"))
     child.wait_ready(START_S)
     return child
 
@@ -92,9 +92,14 @@ def _child(triton_version: str) -> Child:
 @functools.cache
 def compiled(part: str, model: str, key: str) -> dict[str, list[tuple[Compiled, str]]]:
     """Return the kernels of a point, each with its launch configuration, by case id."""
-    child = _child(PARTS[part].triton)
+    return answer(point(part, model, key))
+
+
+def answer(asked: Asked) -> dict[str, list[tuple[Compiled, str]]]:
+    """Return the kernels that are asked for, each with its launch configuration, by case id."""
+    child = _child(asked.triton)
     try:
-        rows = ask(child, point(part, model, key))
+        rows = ask(child, asked)
     except BaseException:  # a test that ran out of time too: its answers are not the next one's
         child.kill()
         _child.cache_clear()

@@ -2,18 +2,21 @@
 
 A kernel takes a second or two, so a part holds what can fail by itself and no more. Everything that the tuner may
 choose is compiled for compute capability 9.0, at batches 1 and 256, whose configurations differ. For the other GPUs it
-is one shape of each method, at batch 256; with the older Triton, which GPU machines run, defaults for 9.0.
+is one shape of each method, at batch 256; with the older Triton, which GPU machines run, defaults for 9.0, and what the
+tuner chose there for each row of the measurements that ship.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from perfkit.compile import TARGETS
 from perfkit.method import Case, Method, Phase
 from perfkit.profiles import load_model
+from perfkit.profiles.measured import COUNTERS_SUFFIX, MEASURED
 from perfkit.registry import methods
 from perfkit.samples import compile_cases
 from perfkit.shape import Shape
@@ -21,6 +24,8 @@ from perfkit.tree import Tree
 
 PINNED, OLD = "pinned", "3.6.0"
 OTHERS = tuple(cc for cc in TARGETS if cc != 90)
+#: Where rows of measurements that ship lie, times and sweeps over the window.
+SHIPPED_ROWS = (MEASURED, MEASURED.parent / "windows")
 #: Drafts of a verify step that branch: eight nodes.
 TREE = "0,0,1,1,2,2,3"
 
@@ -114,13 +119,13 @@ POINTS = tuple((part, model, method.key) for part, of in PARTS.items() for model
 
 @dataclass(frozen=True)
 class Asked:
-    """What one request to a compiling worker asks for."""
+    """What one request to a compiling worker asks for; ``configs`` as in a part, or by name, those of each case."""
 
     triton: str
     name: str
     cases: tuple[Case, ...]
     targets: tuple[int, ...]
-    configs: str
+    configs: str | tuple[tuple[str, ...], ...]
 
 
 def point(part: str, model: str, key: str) -> Asked:
@@ -128,11 +133,72 @@ def point(part: str, model: str, key: str) -> Asked:
     return Asked(of.triton, f"{part}: {model} {key}", cases(part, model, key), of.targets, of.configs)
 
 
+@dataclass(frozen=True)
+class Timed:
+    """A row of the measurements that ship: its file and model, what was timed, and with which launch configuration."""
+
+    file: str
+    model: str
+    case: Case
+    config: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} {self.case.method} {self.case.phase}"
+
+    def __str__(self) -> str:
+        case = self.case
+        window, tree = f" L{case.window}" if case.window else "", f" tree {case.tree}" if case.tree else ""
+        return (f"{self.file}: {case.id} ({case.method} B{case.batch}{window} T{case.draft_len}{tree} "
+                f"a={case.acceptance}): {self.config}")  # fmt: skip
+
+
+@functools.cache
+def timed(directories: tuple[Path, ...] = SHIPPED_ROWS) -> tuple[Timed, ...]:
+    """Every row that has a time and says with which launch configuration."""
+    from perfkit.refit import case_of
+    from perfkit.results import load_run, plain_rows
+
+    files = [path for directory in directories for path in sorted(directory.glob("*.csv"))]
+    return tuple(Timed(f"{path.parent.name}/{path.name}", row["model"], case_of(row), row["launch_config"])
+                 for path in files if not path.stem.endswith(COUNTERS_SUFFIX) for row in plain_rows(load_run(path))
+                 if row["status"] == "ok" and row["launch_config"])  # fmt: skip
+
+
+def offered(case: Case) -> tuple[str, ...]:
+    """The launch configurations that a case's method offers there; none if there is no such method."""
+    known = [method for method in methods(case.shape.family, case.phase) if method.key == case.method]
+    return tuple(str(config) for method in known for config in method.configs(case))
+
+
+def tuned(rows: Iterable[Timed]) -> Mapping[str, Asked]:
+    """What compiles the rows' configurations, by name of the model, method and phase.
+
+    A case is compiled as it is tuned: once for all acceptances and flush phases of a verify step, which run the same
+    kernels. What is not offered any more is left out.
+    """
+    found: dict[str, dict[Case, dict[str, None]]] = {}
+    for row in rows:
+        if row.config in offered(row.case):
+            found.setdefault(row.name, {}).setdefault(as_tuned(row.case), {})[row.config] = None
+    return {name: Asked(OLD, f"tuned: {name}", tuple(configs), (90,), tuple(map(tuple, configs.values())))
+            for name, configs in found.items()}  # fmt: skip
+
+
+def as_tuned(case: Case) -> Case:
+    """The case without what does not change which kernels run, as the tuner has it."""
+    options = tuple(pair for pair in case.options if pair[0] != "alias")
+    if case.phase == "decode":
+        return replace(case, options=options)
+    return replace(case, options=options, acceptance="1", flush_phase="aligned")
+
+
 def shipped() -> Iterator[Asked]:
-    """All that ships: the parts, and what ``perfkit check`` compiles."""
+    """All that ships: the parts, what the tuner chose for rows that ship, and what ``perfkit check`` compiles."""
     from perfkit.cli.check_run import DEFAULT_MODELS
 
     yield from (point(*names) for names in POINTS)
+    yield from tuned(timed()).values()
     for family, model in DEFAULT_MODELS.items():
         for method in methods(family):
             found = tuple(compile_cases(method, shape_of(model)))
