@@ -31,7 +31,7 @@ from perfkit.ranges import case_name, listened, mark
 from perfkit.results import version
 from perfkit.session import Session
 from perfkit.stats import Stopping, aa_difference, by_round, ratio_interval
-from perfkit.tune import NoneWorks, Store, Tuned
+from perfkit.tune import NoneWorks, Store, Tuned, ends_search, naming
 from perfkit.tuning import Place, compile_ahead, known, tune_session, untuned
 
 Emit = Callable[[dict[str, Any]], None]
@@ -92,9 +92,10 @@ class Group:
         except (_Incorrect, Unlike) as error:
             status, reason = "incorrect", str(error)
         except Exception as error:
-            status, reason = "error", f"{type(error).__name__}: {first_line(error)}"
+            said = " ".join([first_line(error), *(f"({note})" for note in getattr(error, "__notes__", ()))])
+            status, reason = "error", f"{type(error).__name__}: {said}"
             if out_of_memory(error):
-                status, reason = "oom", first_line(error) + others_memory()
+                status, reason = "oom", said + others_memory()
         # The result first: it ends a process whose context is lost, where giving memory back would fail too.
         self._result(case, status, reason, {})
         self.device.release()
@@ -149,9 +150,13 @@ class Group:
         for config in configs:
             session.config = config
             try:
-                return prime(session, self.seed)
+                with naming(config):
+                    prime(session, self.seed)
+                    if session.device.type == "cuda":
+                        torch.cuda.synchronize(session.device)  # what goes wrong there is this configuration's
+                return
             except Exception as error:
-                if out_of_memory(error) or config == configs[-1]:
+                if ends_search(error) or config == configs[-1]:
                     raise
 
     # Timing

@@ -40,6 +40,12 @@ def worst(*codes: int) -> ExitCode:
     return ExitCode.OK
 
 
+#: Words in the message of a CUDA error after which the context cannot be used again.
+_POISON = ("illegal memory access", "misaligned address", "illegal instruction", "unspecified launch failure",
+           "device-side assert", "launch timed out", "invalid program counter", "cuda error: unknown",
+           "uncorrectable", "hardware stack error")  # fmt: skip
+
+
 class PerfkitError(Exception):
     """An error with a one-line message and an exit code."""
 
@@ -88,6 +94,12 @@ def one_line(error: BaseException, limit: int = 200) -> str:
     """Return ``Type: message`` on one line of at most ``limit`` characters."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def poisoned(reason: str) -> bool:
+    """Say whether a reason tells of a CUDA error after which nothing more can run in the process."""
+    lowered = reason.lower()
+    return any(word in lowered for word in _POISON)
 
 
 class DeviceError(PerfkitError):

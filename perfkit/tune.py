@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from filelock import FileLock
 
 from perfkit.cache import cache_root, load, save
+from perfkit.errors import poisoned
 from perfkit.measure import Clock, Subject
 from perfkit.method import Case, Config
 
@@ -46,6 +47,21 @@ class Tuned:
     rejected: Mapping[str, str]
 
 
+@contextlib.contextmanager
+def naming(config: Config) -> Iterator[None]:
+    """Note on what is raised inside which launch configuration was being tried; a reason says it in brackets."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in {config}")
+        raise
+
+
+def ends_search(error: Exception) -> bool:
+    """Say whether no other configuration is to be tried after an error: memory is out, or the CUDA context is lost."""
+    return "out of memory" in str(error).lower() or poisoned(str(error))
+
+
 def search(
     candidates: Sequence[Config],
     make: Callable[[Config], Subject],
@@ -62,6 +78,7 @@ def search(
 
     Raises:
         NoneWorks: no candidate does; the message has the first reason.
+        Exception: out of memory, or a context that a candidate has lost, with a note that names the candidate.
     """
     subjects: dict[Config, Subject] = {}
     rejected: dict[str, str] = {}
@@ -69,9 +86,10 @@ def search(
         if progress is not None:
             progress(index, len(candidates))
         try:
-            subjects[config] = make(config)
+            with naming(config):
+                subjects[config] = make(config)
         except Exception as error:
-            if "out of memory" in str(error).lower():
+            if ends_search(error):
                 raise
             rejected[str(config)] = f"{type(error).__name__}: {error}".splitlines()[0]
     if not subjects:
@@ -91,8 +109,9 @@ def _medians(
     for index in range(rounds + 1):
         for config in configs if index % 2 == 0 else list(reversed(configs)):
             subject = subjects[config]
-            subject.prepare()
-            value = clock.time_us(subject.run) / subject.units
+            with naming(config):
+                subject.prepare()
+                value = clock.time_us(subject.run) / subject.units
             if index:  # the first round warms up
                 samples[config].append(value)
     return {config: statistics.median(values) for config, values in samples.items()}

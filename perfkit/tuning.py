@@ -70,6 +70,7 @@ def tune_session(
 
     Raises:
         NoneWorks: no configuration does; the message has the first reason.
+        Exception: as :func:`perfkit.tune.search`.
     """
     case, candidates = session.case, session.method.configs(session.case)
     saved = session.snapshot()

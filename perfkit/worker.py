@@ -36,6 +36,7 @@ from contextlib import nullcontext
 from types import MappingProxyType
 from typing import IO, Any
 
+from perfkit.errors import poisoned
 from perfkit.ranges import Span, listening, mark
 
 Emit = Callable[[dict[str, Any]], None]
@@ -48,10 +49,6 @@ HANDLERS = MappingProxyType(
         "roofs": "perfkit.roofs.handler",
     }
 )
-#: Words in the message of a CUDA error after which the context cannot be used again.
-_POISON = ("illegal memory access", "misaligned address", "illegal instruction", "unspecified launch failure",
-           "device-side assert", "launch timed out", "invalid program counter", "cuda error: unknown",
-           "uncorrectable", "hardware stack error")  # fmt: skip
 
 
 class _Lost(BaseException):
@@ -82,12 +79,6 @@ class _Run:
         self._emit(event)
         if self.fatal:  # what would follow on this context is not to be believed
             raise _Lost
-
-
-def poisoned(reason: str) -> bool:
-    """Say whether a reason tells of a CUDA error after which nothing more can run in the process."""
-    lowered = reason.lower()
-    return any(word in lowered for word in _POISON)
 
 
 def describe(error: BaseException) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,29 @@ def test_out_of_memory_ends_that_case_only(
     assert results[REPLAY.id]["reason"].startswith("CUDA out of memory. Tried to allocate 2.00 GiB")
     assert "\n" not in results[REPLAY.id]["reason"]
     assert results[CONVENTIONAL.id]["row"]["time_us"] == pytest.approx(CONVENTIONAL_US)
+
+
+@pytest.mark.parametrize(("flush_phase", "bad"), [("aligned", 1), ("staggered", 0)], ids=["search", "priming"])
+def test_a_configuration_that_loses_the_context_is_named_by_its_case(
+    device: Interpreted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush_phase: str, bad: int
+) -> None:
+    case, method = replace(REPLAY, batch=2, flush_phase=flush_phase), get_method("mamba2", "replay")
+    (only,) = method.configs(case)
+    configs = [only, Config.of(**{**dict(only.values), "warps": 2 * only["warps"]})]
+    monkeypatch.setattr(method, "configs", lambda case: configs)
+    culprit, plain, lost = configs[bad], Session.step, []
+
+    def faulty(self: Session, index: int = 0, copy: int = 0) -> int:
+        if lost or self.config == culprit:
+            lost.append(self.config)
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore lines")
+        return plain(self, index, copy)
+
+    monkeypatch.setattr(Session, "step", faulty)
+    result = run(device, [case], tmp_path)[case.id]
+    reason = f"RuntimeError: CUDA error: an illegal memory access was encountered (in {culprit})"
+    assert (result["status"], result["reason"]) == ("error", reason)
+    assert lost == [culprit]  # nothing more ran on the context
 
 
 def test_unsupported_is_skipped_with_its_reason(device: Interpreted, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,39 @@ def test_out_of_memory_is_not_a_reason_to_try_the_next_candidate() -> None:
 
     with pytest.raises(RuntimeError, match="out of memory"):
         search([A, B], build, FakeDevice({}))
+
+
+LOST = "CUDA error: an illegal memory access was encountered"
+
+
+def test_a_candidate_that_loses_the_context_ends_the_search_and_is_named() -> None:
+    device, tried = FakeDevice({str(A): 12.0, str(B): 10.0, str(C): 30.0}), []
+
+    def build(config: Config) -> Subject:
+        tried.append(config)
+        if config == B:
+            raise RuntimeError(f"{LOST}\nmore lines")
+        return device.subject(str(config))
+
+    with pytest.raises(RuntimeError, match=LOST) as caught:
+        search([A, B, C], build, device)
+    assert caught.value.__notes__ == ["in rows=16 warps=2"]
+    assert tried == [A, B]  # on a lost context C would fail too, and be blamed
+
+
+def test_a_candidate_that_loses_the_context_when_it_is_timed_is_named() -> None:
+    device = FakeDevice({str(A): 12.0, str(B): 10.0, str(C): 30.0})
+
+    def fault() -> None:
+        raise RuntimeError(LOST)
+
+    def build(config: Config) -> Subject:
+        subject = device.subject(str(config))
+        return replace(subject, run=fault) if config == C else subject
+
+    with pytest.raises(RuntimeError, match=LOST) as caught:
+        search([A, B, C], build, device)
+    assert caught.value.__notes__ == ["in rows=32 warps=4"]
 
 
 def test_store_round_trip_and_damage(tmp_path: Path) -> None:
