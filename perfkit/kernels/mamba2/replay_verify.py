@@ -183,7 +183,7 @@ def _replay_flush_kernel(
     N_V: tl.constexpr, N_K: tl.constexpr, D_V: tl.constexpr, D_K: tl.constexpr, T: tl.constexpr, TREE: tl.constexpr,
     SPLIT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, RECORDS: tl.constexpr, DRAFTS: tl.constexpr,
     POSITIONS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, CHUNKS: tl.constexpr, SCAN: tl.constexpr,
-    APART: tl.constexpr, FOLLOWED: tl.constexpr,
+    LOOP: tl.constexpr, APART: tl.constexpr, FOLLOWED: tl.constexpr,
 ):  # fmt: skip
     """Rows with h + T > window: fold the h committed records, outputs from the new checkpoint and the drafts alone."""
     pieces: tl.constexpr = N_V // HEADS
@@ -192,7 +192,7 @@ def _replay_flush_kernel(
     some = pid // programs * SCAN + tl.arange(0, SCAN)
     ranks = verify_ranks(slots_ptr, row_cursor_ptr, drafts_ptr, took_ptr, ancestors_ptr, some, batch, window, T,
                          TREE)  # fmt: skip
-    if APART or ROWS < 64:
+    if LOOP and (APART or ROWS < 64):
         for piece in tl.range(pid % programs, how_many(ranks) * pieces, programs, num_stages=1):
             row = ranked(ranks, some, piece // pieces + 1)
             _fold_apart(
@@ -334,12 +334,13 @@ class ReplayVerify(replay.ReplayVerify):
         heads, fold_heads = config["heads"], config["fold_heads"]
         cc = capability(t)
         # Products of 64 rows take memory that only a kernel has on compute capability 10.0, and in a loop they spill.
-        resident = config["fold_programs"] if config["fold_rows"] < 64 or apart(cc) else None
+        loop = config["fold_programs"] > 0
+        resident = config["fold_programs"] if loop and (config["fold_rows"] < 64 or apart(cc)) else None
         grid, programs = fold_programs(case, t, resident, shape.n_v_heads // fold_heads)
         first = tiled_launch(
             _replay_flush_kernel, grid, (*pointers, case.batch, programs, window, n_ring, *strides),
             {**constants, "RECORDS": at_least_16(window), "CHUNKS": 2 if shape.d_k >= 64 else 1, "HEADS": fold_heads,
-             "SCAN": SCAN, "APART": True}, config, "fold_",
+             "SCAN": SCAN, "LOOP": loop, "APART": True}, config, "fold_",
         )  # fmt: skip
         # records of a row that does not flush: one whose step has a single position holds most
         second = tiled_launch(
@@ -357,17 +358,19 @@ class ReplayVerify(replay.ReplayVerify):
     def configs(self, case: Case) -> Sequence[Config]:
         """Return heads a program, rows a tile, warps, stages and a limit of registers, of outputs and of the fold.
 
-        ``fold_programs``: of the fold, that a multiprocessor holds at a time.
+        ``fold_programs``: of the fold, that a multiprocessor holds at a time; 0 for a program to each piece, which is
+        faster where most steps flush.
         A program serves 2 to 4 heads of one group: what it computes up front is then little beside the state that it
         streams. Three stages keep two tiles of a warp in flight.
         """
         shape, window = case.shape, case.window or 1
         outputs: list[tuple[int, ...]] = [(2, 16, 1, 3, 168), (4, 16, 1, 3, 168), (4, 32, 2, 3, 0)]
         fold: list[tuple[int, ...]] = [(2, 16, 1, 3, 0), (4, 16, 1, 3, 0)]
-        whole = (1, 64, 4, 2, 0)
+        whole: tuple[int, ...] = (1, 64, 4, 2, 0)
         # Left alone, the compiler spills a few bytes of 80 rows so that twelve warps fit, not eleven.
         most = 184 if shape.d_v % 64 else 0
         small = [whole, whole]  # of outputs and fold where there are few programs
+        each: list[tuple[int, ...]] = []  # folds with a program to each piece
         if window > 32:
             outputs = [(2, 64, 4, 2, 0), (1, 32, 4, 2, 0)]
             fold = [(2, 64, 4, 2, 0)]  # the others spill
@@ -376,9 +379,15 @@ class ReplayVerify(replay.ReplayVerify):
             outputs = [(2, 16, 1, 3, 0), (4, 32, 2, 3, 0 if case.draft_len > 8 else most)]
             fold = [(2, 32, 2, 3, 0), (1, 32, 2, 3, 0), (2, 32, 2, 2, 0)]
             small[1] = fold[1]
+            if case.draft_len > 8:  # the other two spill with one Triton or the other
+                fold, each = [fold[1], fold[0], fold[2]], [(4, 32, 2, 3, 0)]
         elif case.draft_len > 8:
             outputs = [(2, 16, 1, 3, most), (4, 32, 2, 3, 0)]
             fold = [(2, 16, 1, 3, 0), (1, 16, 1, 3, 0)]
+            if case.tree is not None:  # the first spills
+                fold = fold[::-1]
+            else:
+                each = [(4, 16, 1, 3, 0)]
         elif case.tree is not None and shape.d_v % 64:  # a tree's masks take what the limit leaves of four heads
             del outputs[1]
         if case.batch * shape.n_v_heads <= SMALL_BATCH_HEADS:
@@ -386,13 +395,14 @@ class ReplayVerify(replay.ReplayVerify):
         fallback = (1, 16, 1, 3, 0)
         outputs = [one for one in dict.fromkeys(outputs) if shape.heads_per_group % one[0] == 0] or [fallback]
         fold = [one for one in dict.fromkeys(fold) if shape.heads_per_group % one[0] == 0] or [fallback]
-        pairs = [(outputs[0], one) for one in fold] + [(one, fold[0]) for one in outputs[1:]]
+        each = [one for one in each if shape.heads_per_group % one[0] == 0]
+        folds = [(*one, FOLD_PROGRAMS[one[2]]) for one in fold] + [(*one, 0) for one in each]
+        pairs = [(outputs[0], one) for one in folds] + [(one, folds[0]) for one in outputs[1:]]
         names = ("heads", "rows", "warps", "stages", "maxnreg")
         return [
-            Config.of(**dict(zip(names, one, strict=True)),
-                      **dict(zip([f"fold_{name}" for name in names], two, strict=True)),
-                      fold_programs=FOLD_PROGRAMS[two[2]])
-            for one, two in pairs
+            Config.of(**dict(zip(names, its_outputs, strict=True)),
+                      **dict(zip([f"fold_{name}" for name in (*names, "programs")], its_fold, strict=True)))
+            for its_outputs, its_fold in pairs
         ]  # fmt: skip
 
 
