@@ -18,7 +18,7 @@ DELTA_MODELS = ("qwen3.5-122b", "qwen3.5-4b", "kimi-linear")
 GPU = "h200-sxm"
 BATCHES = (1, 4, 16, 64, 256, 512)
 #: The table of verify steps: one batch and window, every T and acceptance that was measured.
-VERIFY_BATCH, VERIFY_WINDOW = 256, 16
+VERIFY_BATCH, VERIFY_WINDOW, MOST_DRAFTS = 256, 16, 8
 VERIFY_METHODS = (
     "snapshot", "replay", "stree", "fused_recovery", "activation_replay", "joint_attainment", "stree_released",
 )  # fmt: skip
@@ -64,16 +64,18 @@ def table(name: str, gpu: str = GPU) -> str:
 
 
 def verify_points(name: str, gpu: str = GPU) -> dict[tuple[int, str, float, int], dict[str, dict[str, Any]]]:
-    """Return what replay was timed against: by T, tree (a chain is ""), tokens committed and L, the rows by method."""
+    """Return what replay was timed against: by T, tree (a chain is ""), tokens committed and L, the rows by method.
+
+    Of a method that the run of replay lacks, the row is of another run of the same group.
+    """
     rows = [row for row in load_measured(load_model(name).key, gpu) if row["phase"] == "verify"]
     rows = [row for row in rows if row["status"] == "ok" and row["flush_phase"] == "aligned"]
     rows = [row for row in rows if row["batch"] == VERIFY_BATCH]
     points: dict[tuple[int, str, float, int], dict[str, dict[str, Any]]] = {}
     for replay in rows:
         if replay["method"] == "replay":
-            same = [
-                row for row in rows if row["group_id"] == replay["group_id"] and row["manifest"] == replay["manifest"]
-            ]
+            same = [row for row in rows if row["group_id"] == replay["group_id"]]
+            same.sort(key=lambda row: bool(row["manifest"] == replay["manifest"]))
             key = (replay["draft_len"], replay["tree"] or "", replay["accepted"], replay["window"])
             points[key] = {row["method"]: row for row in same if row["window"] in (None, replay["window"])}
     return dict(sorted(points.items()))
@@ -85,10 +87,15 @@ def verify_methods(name: str) -> list[str]:
     return [key for key in VERIFY_METHODS if key in known]
 
 
-def in_verify_table(name: str, point: tuple[int, str, float, int], rows: dict[str, dict[str, Any]]) -> bool:
-    """Say whether a point is a line of :func:`verify_table`: a chain at its window, every method timed."""
-    _, tree, accepted, window = point
-    return not tree and window == VERIFY_WINDOW and accepted.is_integer() and set(rows) == set(verify_methods(name))
+def in_verify_table(point: tuple[int, str, float, int]) -> bool:
+    """Say whether a point is a line of :func:`verify_table`: a chain at its window, of no more than eight positions."""
+    draft_len, tree, accepted, window = point
+    return not tree and window == VERIFY_WINDOW and accepted.is_integer() and draft_len <= MOST_DRAFTS
+
+
+def steps(row: dict[str, Any]) -> str:
+    """Return a row's conventional steps; none where its run has no time of such a step."""
+    return "–" if row["conventional_steps"] is None else f"{row['conventional_steps']:.2f}"
 
 
 def verify_table(name: str, gpu: str = GPU) -> str:
@@ -102,11 +109,11 @@ def verify_table(name: str, gpu: str = GPU) -> str:
         "|--:|--:|" + "--:|" * (len(keys) + 2),
     ]
     for point, rows in verify_points(name, gpu).items():
-        if in_verify_table(name, point, rows):
-            times = " | ".join(f"{rows[key]['time_us']:.0f}" for key in keys)
+        if in_verify_table(point):
+            times = " | ".join(f"{rows[key]['time_us']:.0f}" if key in rows else "–" for key in keys)
             replay = rows["replay"]
             lines.append(f"| {point[0]} | {point[2]:.0f} | {times} | {replay['speedup']:.2f}× |"
-                         f" {replay['conventional_steps']:.2f} |")  # fmt: skip
+                         f" {steps(replay)} |")  # fmt: skip
     return "\n".join(lines) if len(lines) > 2 else ""
 
 
@@ -122,7 +129,7 @@ def draft_table(name: str, gpu: str = GPU) -> str:
         "|:--|--:|--:|--:|" + "--:|" * (len(DRAFT_METHODS) + 5),
     ]
     for point, rows in verify_points(name, gpu).items():
-        if in_verify_table(name, point, rows):
+        if in_verify_table(point):
             continue
         draft_len, tree, accepted, window = point
         cells = [f"`{tree}`" if tree else "chain", draft_len, f"{accepted:.3g}", window]
@@ -132,7 +139,7 @@ def draft_table(name: str, gpu: str = GPU) -> str:
             cells.append(f"{row['time_us']:.0f} ({moved:.2f})" if row else "–")
         replay, stree = rows["replay"], rows.get("stree")
         cells += [f"{replay['speedup']:.2f}×", f"{stree['time_us'] / replay['time_us']:.2f}×" if stree else "–",
-                  f"{replay['conventional_steps']:.2f}", min(row["n_samples"] for row in rows.values()),
+                  steps(replay), min(row["n_samples"] for row in rows.values()),
                   sum(row["n_throttled"] for row in rows.values())]  # fmt: skip
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines) if len(lines) > 2 else ""
@@ -143,7 +150,7 @@ def notes(gpu: str = GPU) -> list[str]:
     snapshots, trees, steps = [], [], []
     for name in MODELS:
         for point, rows in verify_points(name, gpu).items():
-            if in_verify_table(name, point, rows):
+            if in_verify_table(point):
                 snapshots.append(rows["snapshot"]["roof_fraction"])
                 if name == MODELS[0]:
                     steps.append(rows["replay"])
@@ -165,7 +172,7 @@ def delta_notes(name: str, gpu: str = GPU) -> list[str]:
     best = {batch: max(row["speedup"] for (method, at, _), row in rows.items() if method == "replay" and at == batch)
             for batch in BATCHES}  # fmt: skip
     loses = [str(batch) for batch in BATCHES if best[batch] < 1]
-    points = {at: found for at, found in verify_points(name, gpu).items() if in_verify_table(name, at, found)}
+    points = {at: found for at, found in verify_points(name, gpu).items() if in_verify_table(at)}
     speedups = {(at[0], at[2]): found["replay"]["speedup"] for at, found in points.items()}
     pays = [f"T = {t}, a = {a:.0f}" for (t, a), speedup in speedups.items() if speedup > 1]
     reach = {method: [round(100 * found[method]["roof_fraction"]) for found in points.values()]

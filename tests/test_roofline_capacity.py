@@ -133,10 +133,10 @@ def test_drafters_attention_layers_are_in_the_groups() -> None:
 
 
 def test_the_plain_sum_by_hand() -> None:
-    """Super: 4 MiB a state, 20 records of 18,944 bytes, 10,240 channels of 3 + 3 BF16 inputs, 128 cursors."""
+    """Super: 4 MiB a state, 20 records of 18,944 bytes, 10,240 channels of 3 + 3 BF16 inputs, 129 cursors."""
     memory = _memory(load_model("nemotron-super"), "replay", "bytes")
     assert (memory.state, memory.conv) == (40 * 4_194_304, 40 * 122_880)
-    assert memory.records == 40 * (20 * 18_944 + 128 * 4)
+    assert memory.records == 40 * (20 * 18_944 + 129 * 4)
     assert memory.kv == 2048 * 4096
     assert memory.total == memory.state + memory.conv + memory.records + memory.kv
     assert (memory.padding, memory.page, memory.ring_slots) == (0, None, 20)

@@ -105,7 +105,7 @@ def test_without_a_fit_the_interval_starts_at_the_bound_and_holds_every_shipped_
         if row["status"] == "ok":
             time = derive.model_case(case_of(row), H200, ROOFS).time
             # Re-reads of siblings in a tree hit L2; else roofs are medians, which a good run may pass by a percent.
-            assert time is not None and time.us < row["time_us"] * (1.11 if row["tree"] else 1.01), row["case_id"]
+            assert time is not None and time.us < row["time_us"] * (1.11 if row["tree"] else 1.015), row["case_id"]
             outside += [row] if row["time_us"] > time.hi else []
     # The kernel that was written anew because of that.
     assert {(row["family"], row["method"], row["phase"]) for row in outside} == {("kda", "replay", "verify")}
@@ -211,11 +211,11 @@ GOOD = (MEASURED / EFFICIENCY).read_text(encoding="utf-8")
             "method: conventional\n    phase: decode",
             "decode h200-sxm': is there twice",
         ),
-        ("    n: 4\n", "", "fits[0].n: missing"),
+        ("    n: 8\n", "", "fits[0].n: missing"),
         ("efficiency: {value: 0.9", "efficency: {value: 0.9", "parameters.efficency: unknown field"),
         ("efficiency: {value: 0.9", "efficiency: {value: 1.9", "fits[1].parameters.efficiency: 1.9"),
         ("walk_us: {value: 1.0", "walk_us: {value: -1.0", "walk_us.value: -1.0"),
-        ("spread: 0.0413", "spread: 0", "fits[0].spread: 0: must be above 0"),
+        ("spread: 0.0347", "spread: 0", "fits[0].spread: 0: must be above 0"),
         ("fits:\n", "rest: []\nfits:\n", "rest: unknown field"),
         ("loan: {width: 0.", "loan: {width: -0.", "loan.width: -0."),
         ("median: 0.0", "median: x, mean: 0.0", "held_out.mean: unknown field"),
