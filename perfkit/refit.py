@@ -14,7 +14,7 @@ from perfkit.method import Case, Config
 from perfkit.profiles import Gpu, load_gpu
 from perfkit.registry import get_method
 from perfkit.roofline import Roofs
-from perfkit.roofline.efficiency import PARAMETERS, Efficiency
+from perfkit.roofline.efficiency import PARAMETERS, WIDEST, Efficiency
 from perfkit.roofline.fitting import Key, Observation, covered, errors, fit, fit_all
 from perfkit.roofline.heldout import HeldOut, Summary, held_out, loan, summary
 from perfkit.shape import Shape
@@ -100,12 +100,13 @@ def timed(rows: Iterable[Row], roofs_of: RoofsOf) -> Timed:
 
 
 def left_out(key: Key, seen: Sequence[Observation], shared: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Return how each model's rows are predicted by a fit to the others."""
+    """Return how each model's rows are predicted by a fit to the others, windows beyond all of theirs left out."""
     models = sorted({one.model for one in seen})
     out = []
     for model in models if len(models) > 1 else ():
         found = fit(key, [one for one in seen if one.model != model], shared)
-        rest = [one for one in seen if one.model == model]
+        wide = "wide" in found.intervals
+        rest = [one for one in seen if one.model == model and (wide or (one.window or 0) <= WIDEST)]
         error = errors(found, rest)
         worst = float(error[np.argmax(np.abs(error))])
         out.append({"model": model, "rms": float(np.sqrt(np.mean(error**2))), "worst": worst,

@@ -82,7 +82,8 @@ def _rows(runs: Sequence[Path]) -> tuple[list[Row], dict[Any, str]]:
         InputError: a folder that is no run of this version, or a run in which nothing was timed.
     """
     from perfkit import results
-    from perfkit.profiles import load_measured
+    from perfkit.profiles.measured import load_fitted
+    from perfkit.roofline.efficiency import WIDEST
 
     rows: list[Row] = []
     days: dict[Any, str] = {}
@@ -93,7 +94,7 @@ def _rows(runs: Sequence[Path]) -> tuple[list[Row], dict[Any, str]]:
         days[key] = max(day, days.get(key, ""))
 
     if not runs:
-        for row in load_measured():
+        for row in load_fitted(WIDEST):
             add(row, str(row["manifest"]["ended"])[:10])
     for run in runs:
         frame = results.load_run(run)
@@ -107,6 +108,10 @@ def _rows(runs: Sequence[Path]) -> tuple[list[Row], dict[Any, str]]:
     return rows, days
 
 
+#: Parameters of which each has a column; what a step waits for comes before them.
+_SHOWN = ("record_share", "wide", "efficiency", "arithmetic", "flush")
+
+
 def _print(found: Refit, file: Path | None) -> None:
     from perfkit.cli.common import print_table, say
 
@@ -115,11 +120,17 @@ def _print(found: Refit, file: Path | None) -> None:
         for one in (one for one in found.fits if one.gpu == gpu):
             n = len(found.timed.observations[one.family, one.method, one.phase, one.gpu])
             wait = "walk_us" if one.walk_us else "overhead_us"
-            lines.append((f"{one.family} {one.method} {one.phase}", n, _shown(one, wait),
-                          *(_shown(one, name) for name in ("record_share", "efficiency", "arithmetic", "flush")),
-                          f"±{one.width:.0%}"))  # fmt: skip
-        print_table((f"fitted on {gpu}", "rows", "waits µs", "a tile of records", "efficiency", "arithmetic", "flush",
-                     "interval"), lines)  # fmt: skip
+            lines.append(
+                (
+                    f"{one.family} {one.method} {one.phase}",
+                    n,
+                    _shown(one, wait),
+                    *(_shown(one, name) for name in _SHOWN),
+                    f"±{one.width:.0%}",
+                )
+            )
+        print_table((f"fitted on {gpu}", "rows", "waits µs", "a tile of records", "L > 32", "efficiency", "arithmetic",
+                     "flush", "interval"), lines)  # fmt: skip
     print("\n".join(_said(found)))
     if found.worst:
         print_table(

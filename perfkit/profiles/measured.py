@@ -17,6 +17,8 @@ from perfkit.profiles.fields import entry, items, number, plain_text, positive, 
 from perfkit.profiles.yamlfile import read_text, read_yaml
 
 MEASURED = Path(__file__).parent / "measured"
+#: Beside it: sweeps of the window, whose points in part are those of other runs; a fit takes the others.
+WINDOWS = "windows"
 #: How the names of tables of counters end (:mod:`perfkit.profiles.counters`); they hold no times.
 COUNTERS_SUFFIX = "-counters"
 
@@ -47,7 +49,7 @@ _FIT_NUMBERS = ("spread", "width", "freedom")
 _FIT = (*_FIT_TEXTS, "sources", "n", "models", "batches", "windows", "parameters", *_FIT_NUMBERS, "left_out")
 #: What a parameter may be; their meaning stands in perfkit.roofline.efficiency.
 _LIMITS = {"overhead_us": 100.0, "walk_us": 100.0, "record_share": 1.0, "efficiency": 1.0, "arithmetic": 20.0,
-           "flush": 10.0}  # fmt: skip
+           "flush": 10.0, "wide": 10.0}  # fmt: skip
 _KERNEL = ("registers", "shared_bytes", "warps")
 _LEFT_OUT = ("model", "rms", "worst", "covered")
 
@@ -56,6 +58,25 @@ def measured_files(directory: Path | None = None) -> dict[str, Path]:
     """Return the files of the shipped runs by name, such as ``nemotron-super-h200``."""
     files = sorted((directory or MEASURED).glob("*.csv"))
     return {path.stem: path for path in files if not path.stem.endswith(COUNTERS_SUFFIX)}
+
+
+def window_files(directory: Path | None = None) -> dict[str, Path]:
+    """Return the files of the shipped sweeps of the window by name, of the folder beside ``directory``."""
+    return measured_files((directory or MEASURED).parent / WINDOWS)
+
+
+def load_fitted(longest: int, directory: Path | None = None) -> list[dict[str, Any]]:
+    """Return the rows that ship for fits: those of :func:`load_measured`, and of sweeps of the window the longer ones.
+
+    Args:
+        longest: window that runs of all batches have.
+        directory: where the rows are.
+
+    Raises:
+        InputError: as :func:`load_measured`.
+    """
+    swept = load_measured(directory=(directory or MEASURED).parent / WINDOWS)
+    return load_measured(directory=directory) + [row for row in swept if (row["window"] or 0) > longest]
 
 
 def load_measured(

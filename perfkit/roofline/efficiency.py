@@ -12,6 +12,9 @@ not to a model or a GPU:
 ``record_share`` what each 16 records beyond the first 16 add to a program. Kernels hold records in tiles of a power of
                 two, 16 at least, so the window counts rounded up; between powers of two this is read off the kernels
                 and not measured.
+``wide``        what a window beyond 32 multiplies the stream by. Tiles of 64 records leave a program registers for
+                few loads in flight. It is measured apart, on what the others say of such windows, and a family in which
+                none was timed takes its siblings'.
 ``efficiency``  share of the roof that large batches approach.
 ``arithmetic``  instructions over those of the ideal mix of a state update. They hide behind memory in part: of two
                 that take equally long, a step takes 1.4 times as long as either. Where a method has no such
@@ -19,9 +22,9 @@ not to a model or a GPU:
 ``flush``       what a step that flushes takes over what all of the above says of it: it writes what it has just read
                 and folded, and where some rows of a step flush, the bytes that they move count.
 
-Each method has two to four of them (:data:`FORMS`); the others have no effect. Verify steps were timed at one batch, so
-what they wait for whatever the batch is that of the family's decode kernels of the same build, and so is what a tile of
-records adds (:data:`SHARED`). They are fitted with L2 cold (:mod:`perfkit.roofline.fitting`).
+Each method has two to four of them (:data:`FORMS`), replay ``wide`` too; the others have no effect. Verify steps were
+timed at one batch, so what they wait for whatever the batch is that of the family's decode kernels of the same build,
+and so is what tiles of records add (:data:`SHARED`). They are fitted with L2 cold (:mod:`perfkit.roofline.fitting`).
 
 A method that was never timed in its family is predicted by the same method of another family, :func:`borrowed`, with
 an interval that says what such a loan has been worth where both were timed.
@@ -51,7 +54,10 @@ PARAMETERS: Mapping[str, tuple[float, float, tuple[float, float]]] = {
     "efficiency": (1.0, 0.9, (0.01, 1.0)),
     "arithmetic": (0.0, 1.0, (0.0, 20.0)),
     "flush": (1.0, 1.2, (0.1, 10.0)),
+    "wide": (1.0, 1.0, (1.0, 10.0)),
 }
+#: Longest window whose records lie in a tile that leaves registers for loads in flight.
+WIDEST = 32
 #: The parameters of a method's kernels. Conventional programs each hold one tile; replay's walk down their heads.
 #: Verify runs T updates, or products of T rows, in a pass over memory.
 FORMS: Mapping[tuple[str, str], tuple[str, ...]] = {
@@ -64,7 +70,7 @@ DEFAULT_FORMS: Mapping[str, tuple[str, ...]] = {
 }
 #: Of which decode method, and which parameters, verify kernels share, for they were timed at one batch and hardly more
 #: than one window: replay walks over tiles of rows and records, the others hold one tile.
-SHARED: Mapping[str, tuple[str, tuple[str, ...]]] = {"replay": ("replay", ("walk_us", "record_share"))}
+SHARED: Mapping[str, tuple[str, tuple[str, ...]]] = {"replay": ("replay", ("walk_us", "record_share", "wide"))}
 DEFAULT_SHARED = ("conventional", ("overhead_us",))
 #: Whose kernels are most alike, first: the delta rules solve for what they write, and Mamba-2 does not.
 SIBLINGS: Mapping[str, tuple[str, ...]] = {"gdn": ("kda", "mamba2"), "kda": ("gdn", "mamba2"), "mamba2": ("gdn", "kda")}
@@ -93,12 +99,13 @@ class Efficiency:
         method: its key.
         phase: decode or verify.
         gpu: key of the GPU that the rows are from.
-        overhead_us: see the module, as the next five.
+        overhead_us: see the module, as the next six.
         walk_us: µs per tile of 16 rows.
         record_share: per 16 records beyond 16.
         efficiency: 0 to 1.
         arithmetic: factor on the time of the FLOPs.
         flush: factor on steps that flush.
+        wide: factor on windows beyond :data:`WIDEST`.
         spread: relative spread of measured times about the fit.
         width: half width of the 95 % interval of a predicted time, as a factor less 1.
         freedom: degrees of freedom of the spread.
@@ -120,6 +127,7 @@ class Efficiency:
     efficiency: float = 1.0
     arithmetic: float = 0.0
     flush: float = 1.0
+    wide: float = 1.0
     spread: float = PRIOR_SPREAD
     width: float = 2 * PRIOR_SPREAD
     freedom: float = PRIOR_FREEDOM
@@ -156,7 +164,10 @@ class Efficiency:
         return self._slowdown(window) * waits
 
     def _slowdown(self, window: Any) -> Any:
-        return 1.0 if window is None else 1.0 + self.record_share * (tile_of(window) / TILE_RECORDS - 1.0)
+        if window is None:
+            return 1.0
+        tiles = 1.0 + self.record_share * (tile_of(window) / TILE_RECORDS - 1.0)
+        return tiles * np.where(np.asarray(window) > WIDEST, self.wide, 1.0)
 
     def covers(self, batch: int) -> bool:
         """Say whether a batch lies among those that were timed; without knowing them, yes."""

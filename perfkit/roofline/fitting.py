@@ -18,6 +18,8 @@ from perfkit.roofline.efficiency import (
     PRIOR_FREEDOM,
     PRIOR_SPREAD,
     SHARED,
+    SIBLINGS,
+    WIDEST,
     Efficiency,
     form,
 )
@@ -136,7 +138,15 @@ def enough(method: str, phase: str, observations: Sequence[Observation]) -> bool
 
     What steps that flush take beyond the others is done without where times are that few.
     """
-    return len(_clusters(observations)) >= len([name for name in form(method, phase) if name != "flush"])
+    short, _ = _by_width(observations)
+    return len(_clusters(short)) >= len([name for name in form(method, phase) if name != "flush"])
+
+
+def _by_width(observations: Sequence[Observation]) -> tuple[list[Observation], list[Observation]]:
+    """Return the times of windows up to :data:`WIDEST`, or without one, and those beyond."""
+    long = [(o.window or 0) > WIDEST for o in observations]
+    return ([o for o, beyond in zip(observations, long, strict=True) if not beyond],
+            [o for o, beyond in zip(observations, long, strict=True) if beyond])  # fmt: skip
 
 
 def fit(key: Key, observations: Sequence[Observation], shared: Mapping[str, float] | None = None) -> Efficiency:
@@ -145,6 +155,7 @@ def fit(key: Key, observations: Sequence[Observation], shared: Mapping[str, floa
     Windows and acceptances of one model, batch and T share their errors (one kernel, one tuner), so they count as one
     cluster: in the parameters' intervals (sandwich estimate from the Jacobian) and in the degrees of freedom of the
     spread. The spread is drawn towards what kernels have shown (PRIOR_SPREAD) by as much as PRIOR_FREEDOM clusters.
+    Windows beyond :data:`WIDEST` give the parameter ``wide`` alone, a mean over models and windows.
 
     Args:
         key: family, method, phase, GPU.
@@ -159,6 +170,8 @@ def fit(key: Key, observations: Sequence[Observation], shared: Mapping[str, floa
 
     family, method, phase, gpu = key
     names = form(method, phase)
+    everything = observations
+    observations, beyond = _by_width(observations)
     clusters = _clusters(observations)
     if not enough(method, phase, observations):
         raise InputError(f"needs times at {len(names)} batches or T or more", field=f"{family} {method} {phase}",
@@ -202,8 +215,26 @@ def fit(key: Key, observations: Sequence[Observation], shared: Mapping[str, floa
     half = quantile * _standard_errors(found.jac, found.fun, which, spread)
     ends = np.maximum(values - half, low), np.minimum(snapped(values + half), high)
     intervals = {name: (float(lo), float(hi)) for name, lo, hi in zip(names, *ends, strict=True)}
-    return replace(made(values), spread=spread, width=math.expm1(quantile * spread), freedom=float(freedom),
-                   intervals=intervals, batches=tuple(sorted({o.batch for o in observations})))  # fmt: skip
+    one = replace(made(values), spread=spread, width=math.expm1(quantile * spread), freedom=float(freedom),
+                  intervals=intervals, batches=tuple(sorted({o.batch for o in everything})))  # fmt: skip
+    return _with_wide(one, beyond) if beyond and "record_share" in names else one
+
+
+def _with_wide(found: Efficiency, beyond: Sequence[Observation]) -> Efficiency:
+    """Return a fit with what windows beyond :data:`WIDEST` take over what the rest of it says of them."""
+    from scipy.stats import t
+
+    low, high = PARAMETERS["wide"][2]
+    over = -np.log1p(errors(replace(found, wide=1.0), beyond))
+    models = [o.model for o in beyond]
+    # Windows of a model share its kernel; two models or more say how far another may be off.
+    means = np.array([np.mean(over[[one == model for one in models]]) for model in dict.fromkeys(models)])
+    value = float(np.mean(means))
+    freedom = max(len(means) - 1, 1)
+    scatter = float(np.std(means, ddof=1)) if len(means) > 1 else found.spread
+    half = float(t.ppf(0.5 + CONFIDENCE / 2, freedom)) * scatter / math.sqrt(len(means))
+    ends = [float(np.clip(math.exp(x), low, high)) for x in (value, value - half, value + half)]
+    return replace(found, wide=ends[0], intervals={**found.intervals, "wide": (ends[1], ends[2])})
 
 
 def _standard_errors(jacobian: Any, residuals: Array, which: NDArray[Any], spread: float) -> Array:
@@ -243,10 +274,25 @@ def fit_all(
         shared: dict[str, float] = {}
         if phase == "verify":
             lender, names = SHARED.get(method, DEFAULT_SHARED)
+            fits |= _lent_wide(fits, family, lender, gpu)
             decode = fits.get((family, lender, "decode", gpu))
             shared = {name: getattr(decode, name) for name in names} if decode is not None else {}
         same = (key, *map(id, observations[key]), *shared.items())
         if same not in done:
             done[same] = fit(key, observations[key], shared)
         fits[key] = done[same]
+    for family, method, phase, gpu in list(fits):
+        if phase == "decode":
+            fits |= _lent_wide(fits, family, method, gpu)
     return tuple(fits[key] for key in sorted(fits))
+
+
+def _lent_wide(fits: Mapping[Key, Efficiency], family: str, method: str, gpu: str) -> dict[Key, Efficiency]:
+    """Return a family's decode fit with its siblings' mean ``wide``, where none of its own long windows was timed."""
+    key = (family, method, "decode", gpu)
+    mine = fits.get(key)
+    if mine is None or "record_share" not in mine.intervals or "wide" in mine.intervals:
+        return {}
+    others = (fits.get((one, method, "decode", gpu)) for one in SIBLINGS.get(family, ()))
+    known = [math.log(one.wide) for one in others if one is not None and "wide" in one.intervals]
+    return {key: replace(mine, wide=math.exp(float(np.mean(known))))} if known else {}
