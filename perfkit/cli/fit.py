@@ -32,10 +32,10 @@ def fit(
 ) -> int:
     """Fit what kernels reach, and show how well that predicts.
 
-    Two to four parameters a method with their 95 % intervals: what a step waits for beyond its bytes, what each tile of
-    records adds, the share of the roof that it reaches, instructions over the ideal mix, what a step that flushes takes
-    over the rest. Then every row as it is predicted without its model's rows of
-    the method: errors, the share inside the 90 % interval, and the ten that are worst.
+    Two to five parameters a method with their 95 % intervals: what a step waits for beyond its bytes, what each tile of
+    records adds, what windows beyond 32 take over that, the share of the roof that it reaches, instructions over the
+    ideal mix, what a step that flushes takes over the rest. Then every row as it is predicted without its model's rows
+    of the method: errors, the share inside the 90 % interval, and the ten that are worst.
 
     Fits to your own runs are saved beside your own roofs ($PERFKIT_ROOFS, else perfkit/roofs under $XDG_DATA_HOME or
     ~/.local/share) and go before those that ship. Without a run the shipped rows are fitted, and nothing is saved
