@@ -6,7 +6,7 @@ A name says what happens and, after a slash, to what; a case is ``<method>/<phas
   ``wait/end of worker``;
 * ``group/<id>`` in a worker, in it ``case/…`` with ``tune/…`` and ``check/…``, ``case/…`` with ``capture/…``, then
   ``warm-up`` and ``timing`` with ``warm-up/…`` and ``sample/…`` of each case, ``confirm/…``, ``beside/…``; where a long
-  sample rests ``wait/rest``;
+  sample rests ``wait/rest``, and ``wait/cool`` after a round with a throttled one;
 * ``launch/<kernel>``, once a case: how long the host took to enqueue it.
 """
 
