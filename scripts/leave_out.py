@@ -61,9 +61,14 @@ def leave_out(name: str, wanted: Mapping[str, Sequence[str]], why: str, director
     if unknown:
         raise InputError("has no such column", file=csv_file, field="COLUMN=VALUE", value=", ".join(unknown))
     cells = [dict(zip(header, record, strict=True)) for record in body]
-    out = {row["case_id"]: row for row in cells if all(row[column] in values for column, values in wanted.items())}
-    if not out or len(out) == len(cells):
+    meant = [all(row[column] in values for column, values in wanted.items()) for row in cells]
+    out = {row["case_id"]: row for row, gone in zip(cells, meant, strict=True) if gone}
+    if not out or all(meant):
         raise InputError(f"{'every' if out else 'no'} row is meant", file=csv_file, field="COLUMN=VALUE")
+    halved = {row["case_id"] for row, gone in zip(cells, meant, strict=True) if not gone} & set(out)
+    if halved:  # counters have a row for each kind of step
+        raise InputError("some rows of a case are meant and others not", file=csv_file, field="COLUMN=VALUE",
+                         value=", ".join(sorted(halved)))  # fmt: skip
     manifest: dict[str, Any] = json.loads(manifest_file.read_text(encoding="utf-8"))
     manifest["case_ids"] = [case for case in manifest["case_ids"] if case not in out]
     manifest["statuses"] = dict(

@@ -166,6 +166,16 @@ def notes(gpu: str = GPU) -> list[str]:
     ]
 
 
+def samples_note(gpu: str = GPU) -> str:
+    """Return the README's sentence about how many samples the times of :func:`verify_table` are of, at worst."""
+    rows = [(load_model(name).key, point, row) for name in (*MODELS, *DELTA_MODELS)
+            for point, found in verify_points(name, gpu).items() if in_verify_table(point) for row in found.values()
+            if row["status"] == "ok"]  # fmt: skip
+    key, point, worst = max(rows, key=lambda item: item[2]["n_throttled"])
+    return (f"Times of verify steps are of {min(row['n_samples'] for *_, row in rows)} samples or more; the power cap"
+            f" took {worst['n_throttled']} at most, of {key} at T = {point[0]}, a = {point[2]:.0f}")  # fmt: skip
+
+
 def delta_notes(name: str, gpu: str = GPU) -> list[str]:
     """Return the README's sentences about a model of the delta rule: where replay pays, how near roofs kernels are."""
     key, rows = load_model(name).key, decode_rows(load_measured(load_model(name).key, gpu))
@@ -195,7 +205,7 @@ def delta_notes(name: str, gpu: str = GPU) -> list[str]:
 def main(argv: list[str]) -> int:
     """Print the tables of the models named, or of all that are shown in the README, and the sentences about them."""
     made = [make(name) for make in (table, verify_table, draft_table) for name in argv or (*MODELS, *DELTA_MODELS)]
-    sentences = [*notes(), *(one for name in DELTA_MODELS for one in delta_notes(name))]
+    sentences = [*notes(), samples_note(), *(one for name in DELTA_MODELS for one in delta_notes(name))]
     print("\n\n".join(text for text in (*made, *sentences) if text))
     return 0
 

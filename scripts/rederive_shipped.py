@@ -27,7 +27,7 @@ from perfkit import results
 from perfkit.derive import derive
 from perfkit.errors import PerfkitError
 from perfkit.profiles import load_gpu, measured_files
-from perfkit.profiles.measured import MEASURED
+from perfkit.profiles.measured import MEASURED, window_files
 from perfkit.refit import case_of
 from perfkit.roofline import shipped_roofs
 
@@ -53,13 +53,15 @@ def rederive(file: Path) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Rewrite every shipped CSV that would change."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, default=MEASURED, help="default: perfkit/profiles/measured")
+    parser.add_argument(
+        "--directory", type=Path, default=MEASURED, help="default: perfkit/profiles/measured, and windows beside it"
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file would change")
     given = parser.parse_args(argv)
     changed = 0
     os.environ["PERFKIT_ROOFS"] = os.devnull  # no folder, so neither roofs nor fits of the user's own
     try:
-        for file in measured_files(given.directory).values():
+        for file in (*measured_files(given.directory).values(), *window_files(given.directory).values()):
             text = rederive(file)
             if text != file.read_text(encoding="utf-8"):
                 changed += 1

@@ -48,6 +48,18 @@ def test_counters_have_rows_too(folder: Path) -> None:
     assert ",snapshot," not in text and ",replay," in text
 
 
+def test_a_case_with_two_rows_goes_whole_and_a_file_is_never_emptied(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Counters of replay decode have two rows of one case: the step that flushes, and the others."""
+    name = next(folder.glob("*-counters.csv")).stem
+    before = (folder / f"{name}.csv").read_bytes()
+    for where, says in (("family=mamba2", "every row is meant"), ("step=flush", "some rows of a case")):
+        assert script("leave_out").main([name, where, "--directory", str(folder), "--why", WHY]) == 2
+        assert says in capsys.readouterr().err
+    assert (folder / f"{name}.csv").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

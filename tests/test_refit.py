@@ -56,7 +56,10 @@ def test_shipped_file_is_what_the_rows_give(
 
 
 def test_held_out_rows_are_predicted_this_well(found: Refit) -> None:
-    """The bound of each figure: what it was when this was written, rounded up. It may be tightened, never loosened."""
+    """The bound of each figure: what it was when this was written, rounded up.
+
+    That of all rows grew with rows of new kinds; those of what was there before may be tightened, never loosened.
+    """
     said = found.summary
     assert said is not None and said.n >= 384
     assert said.median <= 0.02 and said.p95 <= 0.1451 and said.covered >= 0.91
@@ -97,9 +100,8 @@ def test_what_is_predicted_worst_is_borrowed_or_small(found: Refit) -> None:
     """Errors above 12 %: a loan, or steps below 18 us (delta rules 40), where a tile more is a microsecond or two."""
     for one in found.held:
         if abs(one.error) > 0.12:
-            tree = one.key[1:3] == ("replay", "verify") and one.time_us == pytest.approx(468.8, abs=0.1)
             small = one.time_us < (18 if one.key[0] == "mamba2" else 40)
-            assert one.lender is not None or small or tree or one.case_id in WIDE, one
+            assert one.lender is not None or small or one.case_id in WIDE, one
     assert [abs(one.error) for one in found.worst] == sorted((abs(one.error) for one in found.worst), reverse=True)
     assert len(found.worst) == 10
 

@@ -87,7 +87,11 @@ def test_readme_has_the_tables_that_the_rows_give() -> None:
         assert module.verify_table(name) in readme, f"README differs from scripts/readme_table.py {name}"
         assert module.draft_table(name) in readme, f"README differs from scripts/readme_table.py {name}"
     words = " ".join(readme.split())
-    for sentence in (*module.notes(), *(one for name in DELTA for one in module.delta_notes(name))):
+    for sentence in (
+        *module.notes(),
+        module.samples_note(),
+        *(one for name in DELTA for one in module.delta_notes(name)),
+    ):
         assert sentence in words, f"README lacks: {sentence}"
     gpus = {row["gpu_uuid"] for name in DECODE_BATCHES for row in shipped(name)}
     assert len(gpus) == 5 and "The runs were on five GPUs of this model" in words
@@ -110,6 +114,8 @@ DRAFTS = (2, 4, 6, 8)
 TREES = ("0,0,1,1,2,2,3", "0,0,0,1,1,2,3,4,4,5,7,8,8,10,11")
 TREE_METHODS = {"snapshot", "stree", "stree_released", "replay"}
 LONG_DRAFT = 16
+#: T, L and tree of Nemotron-3-Super's replay whose first configuration spilled with the Triton that ran.
+DEFAULT_SPILLED = {(LONG_DRAFT, 32, None), (LONG_DRAFT, 16, TREES[1])}
 #: Tuned kernels of others, Nemotron-3-Super at B = 256 on the same GPU model, µs at T = 2, 4, 8 (fused: its dearest).
 OTHERS_US = {
     "snapshot": (882, 1489, 2731), "stree": (1229, 1381, 1776), "fused_recovery": (1072, 1301, 2175),
@@ -136,8 +142,10 @@ def check_verify_row(row: Row) -> None:
     assert row["time_us_lo"] <= row["time_us"] <= row["time_us_hi"], point
     assert row["time_us_hi"] - row["time_us_lo"] < (0.015 if row["n_throttled"] else 0.01) * row["time_us"], point
     assert row["spill_bytes"] == 0, point
-    # What tuning gained is on record, but where the default spilled with the Triton that ran.
-    assert row["time_default_us"] is None or row["time_default_us"] >= 0.995 * row["time_us"], point
+    if row["method"] == "replay" and (row["draft_len"], row["window"], row["tree"]) in DEFAULT_SPILLED:
+        assert row["time_default_us"] is None, point
+    else:
+        assert row["time_default_us"] >= 0.995 * row["time_us"], point  # what tuning gained is on record
     assert row["n_throttled"] == 0 or row["throttle_reasons"] == "power cap", point  # dropped, and the row says so
 
 
@@ -168,7 +176,11 @@ def test_verify_points_of_the_delta_rule_are_there_and_the_rest_says_why_not(nam
         if point[0] in timed:
             check_verify_row(row)
             # Two runs met the power cap in every sample of their conventional step.
-            assert (row["conventional_steps"] or 0) > 0.5 or name == QWEN_4B or point[1] in (2, 6), point
+            if name == QWEN_4B or point[1] in (2, 6):
+                assert row["conventional_steps"] is None, point
+            else:
+                assert row["conventional_steps"] > 0.5, point
+            assert row["stop_reason"] == "converged" or row["n_throttled"] > 0, point
         else:
             assert (row["status"], row["time_us"]) == ("skipped", None) and row["reason"] == reasons[point[0]]
 

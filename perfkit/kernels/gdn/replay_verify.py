@@ -330,7 +330,8 @@ class ReplayVerify(DeltaReplay, replay.ReplayVerify):
                      "POSITIONS": max(triton.next_power_of_2(nodes), 8), "BLOCK": BLOCK}  # fmt: skip
         heads, fold_heads = config["heads"], config["fold_heads"]
         cc = capability(t)
-        # Products of 64 rows take memory that only a kernel has on compute capability 10.0, and in a loop they spill.
+        # Products of 64 rows take memory that only a kernel has on compute capability 10.0, and in a loop they spill:
+        # there APART, which is told for the GPU that is compiled for, leaves a program to each piece.
         resident = config["fold_programs"] if config["fold_rows"] < 64 or apart(cc) else None
         grid, programs = fold_programs(case, t, resident, shape.n_v_heads // fold_heads)
         first = tiled_launch(
@@ -361,7 +362,9 @@ class ReplayVerify(DeltaReplay, replay.ReplayVerify):
             outputs = [one] if window > 16 else [two, one]
         elif window > 32:
             outputs = [two, (2, 32, 2, 3, 0), (2, 32, 4, 2, 0)]
-        # What spills nothing on any GPU; what is faster does on some.
+        # What spills nothing on any GPU; what is faster does on some. Triton 3.6.0 miscompiles the launch of outputs in
+        # this tile. The fold in it ran on an H200 (T = 4, L = 64, B = 256) without a wrong access, and agreed with the
+        # others at L = 16 and 32.
         fold: list[tuple[int, ...]] = [(1, 128, 8, 2, 0)]
         if window <= 32 and (case.draft_len <= 8 or window <= 16):
             fold = [one, *fold]

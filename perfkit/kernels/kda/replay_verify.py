@@ -335,7 +335,7 @@ class ReplayVerify(DeltaReplay, replay.ReplayVerify):
         """Return rows a tile, warps, stages and a limit of registers, of outputs and of the fold.
 
         ``fold_programs``: of the fold, that a multiprocessor holds at a time; there is a program to each piece where
-        :data:`perfkit.kernels.following.TENSOR_MEMORY` says so.
+        :data:`perfkit.kernels.targets.TENSOR_MEMORY` says so.
         """
         outputs = [tile(16, 2, 3), tile(16, 4, 2), tile(32, 4, 2)][case.tree is not None :]
         folds = [tile(32, 4, 2), tile(16, 4, 2)]

@@ -333,7 +333,9 @@ class ReplayVerify(replay.ReplayVerify):
                      "BLOCK": BLOCK}  # fmt: skip
         heads, fold_heads = config["heads"], config["fold_heads"]
         cc = capability(t)
-        # Products of 64 rows take memory that only a kernel has on compute capability 10.0, and in a loop they spill.
+        # Products of 64 rows take memory that only a kernel has on compute capability 10.0, and in a loop they spill:
+        # there APART, which is told for the GPU that is compiled for, leaves a program to each piece. So does a
+        # configuration without programs.
         loop = config["fold_programs"] > 0
         resident = config["fold_programs"] if loop and (config["fold_rows"] < 64 or apart(cc)) else None
         grid, programs = fold_programs(case, t, resident, shape.n_v_heads // fold_heads)
