@@ -20,9 +20,10 @@ FEW = ("conventional", "snapshot", "replay", "stree")
 def verify(methods: tuple[str, ...] = FEW) -> pd.DataFrame:
     """The run of verify steps at T = 2 … 8, with its conventional decode step."""
     data = recorded()
-    run = data[data["phase"].eq("verify") & data["draft_len"].lt(10) & data["tree"].isna()]
-    some = data["method"].isin(methods)
-    return raw(data[data["gpu_uuid"].isin(run["gpu_uuid"]) & data["tree"].isna() & data["batch"].eq(256) & some])
+    chains = data["draft_len"].lt(10) & data["tree"].isna()
+    run = data[data["phase"].eq("verify") & chains]
+    some = data["method"].isin(methods) & data["batch"].eq(256)
+    return raw(data[data["gpu_uuid"].isin(run["gpu_uuid"]) & chains & some])
 
 
 def decode() -> pd.DataFrame:
