@@ -226,8 +226,8 @@ def warnings(frame: pd.DataFrame, manifest: Mapping[str, Any] | None = None) -> 
         worst = select.row_at(above, "roof_fraction", largest=True)
         result.append(
             f"Above the roof: {count(len(above), 'case')}, up to {percent(worst['roof_fraction'], 0)} "
-            f"({method_text(worst['method'], worst['window'])}, B = {integer(worst['batch'])}): the roof or the count "
-            "of bytes is wrong, or data came from a cache."
+            f"({method_text(worst['method'], worst['window'])}, B = {integer(worst['batch'])}): the roof is a slower "
+            "GPU's or wrong, or the count of bytes is, or data came from a cache."
         )
     hot = data[data["n_throttled"].gt(0)]
     if len(hot):
