@@ -39,6 +39,15 @@ def test_every_window_was_checked_and_timed(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
+def test_windows_beyond_32_are_inside_intervals_that_say_how_little_is_known_of_them(model: str) -> None:
+    spans = {row["window"]: row["predicted_hi"] / row["predicted_us"] for row in swept(model) if row["window"]}
+    assert spans[16] == pytest.approx(spans[32]) and all(spans[window] > 1.05 * spans[32] for window in (40, 48, 64))
+    for row in swept(model):
+        if row["window"] in (40, 48, 64):
+            assert row["predicted_lo"] <= row["time_us"] <= row["predicted_hi"]
+
+
+@pytest.mark.parametrize("model", MODELS)
 def test_the_chosen_window_is_the_fastest(model: str) -> None:
     rows = swept(model)
     found = window_choice(rows)

@@ -87,6 +87,9 @@ UNTRIED_LOAN = 1.0
 #: Half width of the 95 % interval that carrying over to another GPU adds: three kernels of others that were timed on an
 #: H200 land within 8 % of their published times on a B300. Stated.
 CARRIED_WIDTH = 0.10
+#: Half width of the 95 % interval that a window beyond WIDEST adds, at most, and where none of the kernels' own was
+#: timed: those of Mamba-2 were 27 % off what the delta rules' say. Stated.
+WIDE_DOUBT = 0.35
 OURS = "ours"
 
 
@@ -162,6 +165,14 @@ class Efficiency:
         """Return what a step takes beyond launches and the roof, whatever the batch."""
         waits = self.overhead_us + self.walk_us * np.ceil(np.asarray(d_v) / TILE_ROWS)
         return self._slowdown(window) * waits
+
+    def width_at(self, window: Any = None) -> Any:
+        """Return the half width of the 95 % interval at a window, or at each of an array, as a factor less 1."""
+        if window is None:
+            return self.width
+        ends = self.intervals.get("wide")
+        doubt = WIDE_DOUBT if ends is None else min(ends[1] / self.wide - 1.0, WIDE_DOUBT)
+        return np.where(np.asarray(window) > WIDEST, _wider(self.width, doubt), self.width)
 
     def _slowdown(self, window: Any) -> Any:
         if window is None:

@@ -141,7 +141,7 @@ def predict(
         lo, hi = us / doubt, (us * UNFITTED_FACTOR + UNFITTED_US) * doubt
     else:
         us = np.asarray(efficiency.time_us(launch, body, d_v, alu, window, flush))
-        width = math.exp(math.hypot(math.log1p(efficiency.width), math.log(doubt)))
+        width = np.exp(np.hypot(np.log1p(efficiency.width_at(window)), math.log(doubt)))
         lo, hi = us / width, us * width
         # What a program waits for beyond its roof is a chain of dependent trips.
         chain = np.maximum(chain, efficiency.fixed_us(d_v, window))
