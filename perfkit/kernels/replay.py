@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from perfkit.kernels import ring
+from perfkit.kernels.flushing import FOLD_PROGRAMS
 from perfkit.kernels.lang import triton
 from perfkit.kernels.replay_commit import commit_bytes
 from perfkit.method import Case, Config, Launch, Method, Number, Point, Step, constant_acceptance
@@ -55,6 +56,38 @@ def paired(case: Case, outputs: Sequence[Mapping[str, int]], folds: Sequence[Map
     pairs = [(outputs[0], fold) for fold in folds] + [(output, folds[0]) for output in outputs[1:]]
     return [
         Config.of(**output, **{f"fold_{name}": fold[name] for name in fold}, fold_programs=max(1, 8 // fold["warps"]))
+        for output, fold in pairs
+    ]
+
+
+#: What a launch of heads is told, and takes whatever the shape's groups are.
+_HEADED = ("heads", "rows", "warps", "stages", "maxnreg")
+_ONE_HEAD = (1, 16, 1, 3, 0)
+Tile = tuple[int, ...]
+
+
+def paired_heads(
+    shape: Shape, outputs: Sequence[Tile], folds: Sequence[Tile], each: Sequence[Tile] = ()
+) -> list[Config]:
+    """Return configurations of both launches of a verify step: the first of both, then each other one beside a first.
+
+    Args:
+        shape: tiles of as many heads as do not divide its groups are left out; one head is always there.
+        outputs: heads a program, rows a tile, warps, stages and a limit of registers (0: none), of the launch of
+            outputs.
+        folds: the same of the launch of rows that flush, whose programs stay: as many as a multiprocessor holds.
+        each: the same of one with a program to each piece of work.
+    """
+
+    def fit(tiles: Sequence[Tile]) -> list[Tile]:
+        return [one for one in dict.fromkeys(tiles) if shape.heads_per_group % one[0] == 0]
+
+    first, *others = fit(outputs) or [_ONE_HEAD]
+    dealt = [(*one, FOLD_PROGRAMS[one[2]]) for one in fit(folds) or [_ONE_HEAD]] + [(*one, 0) for one in fit(each)]
+    pairs = [(first, one) for one in dealt] + [(one, dealt[0]) for one in others]
+    folded = [f"fold_{name}" for name in (*_HEADED, "programs")]
+    return [
+        Config.of(**dict(zip(_HEADED, output, strict=True)), **dict(zip(folded, fold, strict=True)))
         for output, fold in pairs
     ]
 

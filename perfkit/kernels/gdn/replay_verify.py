@@ -18,7 +18,7 @@ from typing import Any
 
 from perfkit.kernels import replay
 from perfkit.kernels.delta_replay import DeltaReplay
-from perfkit.kernels.flushing import FOLD_PROGRAMS, SCAN, fold_programs, how_many, ranked, verify_ranks
+from perfkit.kernels.flushing import SCAN, fold_programs, how_many, ranked, verify_ranks
 from perfkit.kernels.following import close_pair, follow, let_follow
 from perfkit.kernels.gates import inverse_norm
 from perfkit.kernels.gdn import layout
@@ -33,7 +33,7 @@ from perfkit.kernels.gdn.replay_parts import (
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.paths import committed_by
 from perfkit.kernels.products import load_rows, of_head, product, product_exact, store_rows
-from perfkit.kernels.replay import SMALL_BATCH_HEADS, at_least_16, ring_slots, tiled_launch
+from perfkit.kernels.replay import SMALL_BATCH_HEADS, at_least_16, paired_heads, ring_slots, tiled_launch
 from perfkit.kernels.replay_commit import BLOCK, commit_launch, value_blocks
 from perfkit.kernels.ring import (
     cursor_h,
@@ -371,18 +371,8 @@ class ReplayVerify(DeltaReplay, replay.ReplayVerify):
         if window <= 16 and case.draft_len <= 8 and case.tree is None:
             fold = [(2, 16, 1, 3, 0), *fold]
         if case.batch * shape.n_v_heads <= SMALL_BATCH_HEADS:
-            outputs, fold = [one, *outputs], [*([one] if one in fold else []), *fold]
-        fallback = (1, 16, 1, 3, 0)
-        outputs = [tile for tile in dict.fromkeys(outputs) if shape.heads_per_group % tile[0] == 0] or [fallback]
-        fold = [tile for tile in dict.fromkeys(fold) if shape.heads_per_group % tile[0] == 0] or [fallback]
-        pairs = [(outputs[0], tile) for tile in fold] + [(tile, fold[0]) for tile in outputs[1:]]
-        names = ("heads", "rows", "warps", "stages", "maxnreg")
-        return [
-            Config.of(**dict(zip(names, its_outputs, strict=True)),
-                      **dict(zip([f"fold_{name}" for name in names], its_fold, strict=True)),
-                      fold_programs=FOLD_PROGRAMS[its_fold[2]])
-            for its_outputs, its_fold in pairs
-        ]  # fmt: skip
+            outputs, fold = [one, *outputs], sorted(fold, key=lambda tile: tile != one)
+        return paired_heads(shape, outputs, fold)
 
 
 METHOD = ReplayVerify()

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfkit.kernels import replay
-from perfkit.kernels.flushing import FOLD_PROGRAMS, SCAN, fold_programs, how_many, ranked, verify_ranks
+from perfkit.kernels.flushing import SCAN, fold_programs, how_many, ranked, verify_ranks
 from perfkit.kernels.following import close_pair, follow, let_follow
 from perfkit.kernels.lang import tl, triton
 from perfkit.kernels.layout import blocked_records
@@ -34,7 +34,7 @@ from perfkit.kernels.mamba2 import layout
 from perfkit.kernels.mamba2.replay_parts import draft_weights, folds, key_products
 from perfkit.kernels.paths import committed_by, paths
 from perfkit.kernels.products import load_rows, of_head, product, product_exact, product_onto, store_rows
-from perfkit.kernels.replay import SMALL_BATCH_HEADS, at_least_16, ring_slots, tiled_launch
+from perfkit.kernels.replay import SMALL_BATCH_HEADS, at_least_16, paired_heads, ring_slots, tiled_launch
 from perfkit.kernels.replay_commit import BLOCK, commit_launch, value_blocks
 from perfkit.kernels.ring import (
     cursor_h,
@@ -394,18 +394,7 @@ class ReplayVerify(replay.ReplayVerify):
             del outputs[1]
         if case.batch * shape.n_v_heads <= SMALL_BATCH_HEADS:
             outputs, fold = [small[0], *outputs], [small[1], *fold]
-        fallback = (1, 16, 1, 3, 0)
-        outputs = [one for one in dict.fromkeys(outputs) if shape.heads_per_group % one[0] == 0] or [fallback]
-        fold = [one for one in dict.fromkeys(fold) if shape.heads_per_group % one[0] == 0] or [fallback]
-        each = [one for one in each if shape.heads_per_group % one[0] == 0]
-        folds = [(*one, FOLD_PROGRAMS[one[2]]) for one in fold] + [(*one, 0) for one in each]
-        pairs = [(outputs[0], one) for one in folds] + [(one, folds[0]) for one in outputs[1:]]
-        names = ("heads", "rows", "warps", "stages", "maxnreg")
-        return [
-            Config.of(**dict(zip(names, its_outputs, strict=True)),
-                      **dict(zip([f"fold_{name}" for name in (*names, "programs")], its_fold, strict=True)))
-            for its_outputs, its_fold in pairs
-        ]  # fmt: skip
+        return paired_heads(shape, outputs, fold, each)
 
 
 METHOD = ReplayVerify()
