@@ -21,12 +21,11 @@ from perfkit.errors import PerfkitError
 from perfkit.profiles import measured_files
 from perfkit.profiles.measured import EFFICIENCY, MEASURED, load_fitted, window_files
 from perfkit.roofline import shipped_roofs
-from perfkit.roofline.efficiency import WIDEST
 
 
 def document(directory: Path = MEASURED) -> str:
     """Return the file's text, fitted anew to the rows in ``directory``."""
-    found = refit.refit(load_fitted(WIDEST, directory), shipped_roofs)
+    found = refit.refit(load_fitted(directory), shipped_roofs)
     files = [*measured_files(directory).values(), *window_files(directory).values()]
     texts = {path.name: path.read_text(encoding="utf-8") for path in files}
     sources, dates = {}, {}

@@ -25,7 +25,7 @@ KEY = ("mamba2", "replay", "decode", "h200-sxm")
 #: Slower than its neighbours by 2 to 3 us, and timed with another tile than they: Super, B = 4, L = 32.
 OUTLIER = ("nemotron-3-super-120b-a12b", 4, 32)
 #: Cases of windows beyond 32, of sweeps of the window.
-WIDE = {row["case_id"] for row in load_fitted(WIDEST) if (row["window"] or 0) > WIDEST}
+WIDE = {row["case_id"] for row in load_fitted() if (row["window"] or 0) > WIDEST}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def script() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def found() -> Refit:
-    return refit(load_fitted(WIDEST), shipped_roofs)
+    return refit(load_fitted(), shipped_roofs)
 
 
 def test_shipped_file_is_what_the_rows_give(

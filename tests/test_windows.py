@@ -8,7 +8,7 @@ import pytest
 
 from perfkit.derive import derive
 from perfkit.profiles import load_gpu, load_measured
-from perfkit.profiles.measured import MEASURED
+from perfkit.profiles.measured import windows_folder
 from perfkit.refit import case_of
 from perfkit.roofline import shipped_roofs
 from perfkit.summary import window_choice
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 def swept(model: str) -> list[Row]:
     """Return the rows of a model's sweep of windows, with predictions by the fits that ship now."""
-    rows = load_measured(model, directory=MEASURED.parent / "windows")
+    rows = load_measured(model, directory=windows_folder())
     gpu = load_gpu("h200-sxm")
     cases = {row["case_id"]: case_of(row) for row in rows}
     return [row | new for row, new in zip(rows, derive(rows, cases, gpu, shipped_roofs(gpu)), strict=True)]

@@ -83,7 +83,6 @@ def _rows(runs: Sequence[Path]) -> tuple[list[Row], dict[Any, str]]:
     """
     from perfkit import results
     from perfkit.profiles.measured import load_fitted
-    from perfkit.roofline.efficiency import WIDEST
 
     rows: list[Row] = []
     days: dict[Any, str] = {}
@@ -94,7 +93,7 @@ def _rows(runs: Sequence[Path]) -> tuple[list[Row], dict[Any, str]]:
         days[key] = max(day, days.get(key, ""))
 
     if not runs:
-        for row in load_fitted(WIDEST):
+        for row in load_fitted():
             add(row, str(row["manifest"]["ended"])[:10])
     for run in runs:
         frame = results.load_run(run)
@@ -120,15 +119,8 @@ def _print(found: Refit, file: Path | None) -> None:
         for one in (one for one in found.fits if one.gpu == gpu):
             n = len(found.timed.observations[one.family, one.method, one.phase, one.gpu])
             wait = "walk_us" if one.walk_us else "overhead_us"
-            lines.append(
-                (
-                    f"{one.family} {one.method} {one.phase}",
-                    n,
-                    _shown(one, wait),
-                    *(_shown(one, name) for name in _SHOWN),
-                    f"±{one.width:.0%}",
-                )
-            )
+            shown = (_shown(one, name) for name in (wait, *_SHOWN))
+            lines.append((f"{one.family} {one.method} {one.phase}", n, *shown, f"±{one.width:.0%}"))
         print_table((f"fitted on {gpu}", "rows", "waits µs", "a tile of records", "L > 32", "efficiency", "arithmetic",
                      "flush", "interval"), lines)  # fmt: skip
     print("\n".join(_said(found)))

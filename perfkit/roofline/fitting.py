@@ -144,9 +144,8 @@ def enough(method: str, phase: str, observations: Sequence[Observation]) -> bool
 
 def _by_width(observations: Sequence[Observation]) -> tuple[list[Observation], list[Observation]]:
     """Return the times of windows up to :data:`WIDEST`, or without one, and those beyond."""
-    long = [(o.window or 0) > WIDEST for o in observations]
-    return ([o for o, beyond in zip(observations, long, strict=True) if not beyond],
-            [o for o, beyond in zip(observations, long, strict=True) if beyond])  # fmt: skip
+    beyond = [o for o in observations if (o.window or 0) > WIDEST]
+    return [o for o in observations if (o.window or 0) <= WIDEST], beyond
 
 
 def fit(key: Key, observations: Sequence[Observation], shared: Mapping[str, float] | None = None) -> Efficiency:
@@ -267,32 +266,33 @@ def fit_all(
     """
     done = {} if done is None else done
     fits: dict[Key, Efficiency] = {}
-    for key in sorted(observations, key=lambda key: (key[2], key)):
-        family, method, phase, gpu = key
-        if not enough(method, phase, observations[key]):
-            continue
-        shared: dict[str, float] = {}
-        if phase == "verify":
-            lender, names = SHARED.get(method, DEFAULT_SHARED)
-            fits |= _lent_wide(fits, family, lender, gpu)
-            decode = fits.get((family, lender, "decode", gpu))
-            shared = {name: getattr(decode, name) for name in names} if decode is not None else {}
-        same = (key, *map(id, observations[key]), *shared.items())
-        if same not in done:
-            done[same] = fit(key, observations[key], shared)
-        fits[key] = done[same]
-    for family, method, phase, gpu in list(fits):
+    for phase in ("decode", "verify"):
+        for key in sorted(key for key in observations if key[2] == phase):
+            family, method, _, gpu = key
+            if not enough(method, phase, observations[key]):
+                continue
+            shared: dict[str, float] = {}
+            if phase == "verify":
+                lender, names = SHARED.get(method, DEFAULT_SHARED)
+                decode = fits.get((family, lender, "decode", gpu))
+                shared = {name: getattr(decode, name) for name in names} if decode is not None else {}
+            same = (key, *map(id, observations[key]), *shared.items())
+            if same not in done:
+                done[same] = fit(key, observations[key], shared)
+            fits[key] = done[same]
         if phase == "decode":
-            fits |= _lent_wide(fits, family, method, gpu)
+            fits |= _lent_wide(fits)
     return tuple(fits[key] for key in sorted(fits))
 
 
-def _lent_wide(fits: Mapping[Key, Efficiency], family: str, method: str, gpu: str) -> dict[Key, Efficiency]:
-    """Return a family's decode fit with its siblings' mean ``wide``, where none of its own long windows was timed."""
-    key = (family, method, "decode", gpu)
-    mine = fits.get(key)
-    if mine is None or "record_share" not in mine.intervals or "wide" in mine.intervals:
-        return {}
-    others = (fits.get((one, method, "decode", gpu)) for one in SIBLINGS.get(family, ()))
-    known = [math.log(one.wide) for one in others if one is not None and "wide" in one.intervals]
-    return {key: replace(mine, wide=math.exp(float(np.mean(known))))} if known else {}
+def _lent_wide(fits: Mapping[Key, Efficiency]) -> dict[Key, Efficiency]:
+    """Return the decode fits of families without a long window of their own, each with its siblings' mean ``wide``."""
+    lent = {}
+    for key, mine in fits.items():
+        family, method, phase, gpu = key
+        if "record_share" in mine.intervals and "wide" not in mine.intervals:
+            others = (fits.get((one, method, phase, gpu)) for one in SIBLINGS.get(family, ()))
+            known = [math.log(one.wide) for one in others if one is not None and "wide" in one.intervals]
+            if known:
+                lent[key] = replace(mine, wide=math.exp(float(np.mean(known))))
+    return lent
