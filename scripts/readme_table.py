@@ -93,7 +93,7 @@ def in_verify_table(point: tuple[int, str, float, int]) -> bool:
     return not tree and window == VERIFY_WINDOW and accepted.is_integer() and draft_len <= MOST_DRAFTS
 
 
-def steps(row: dict[str, Any]) -> str:
+def steps_cell(row: dict[str, Any]) -> str:
     """Return a row's conventional steps; none where its run has no time of such a step."""
     return "–" if row["conventional_steps"] is None else f"{row['conventional_steps']:.2f}"
 
@@ -113,7 +113,7 @@ def verify_table(name: str, gpu: str = GPU) -> str:
             times = " | ".join(f"{rows[key]['time_us']:.0f}" if key in rows else "–" for key in keys)
             replay = rows["replay"]
             lines.append(f"| {point[0]} | {point[2]:.0f} | {times} | {replay['speedup']:.2f}× |"
-                         f" {steps(replay)} |")  # fmt: skip
+                         f" {steps_cell(replay)} |")  # fmt: skip
     return "\n".join(lines) if len(lines) > 2 else ""
 
 
@@ -139,7 +139,7 @@ def draft_table(name: str, gpu: str = GPU) -> str:
             cells.append(f"{row['time_us']:.0f} ({moved:.2f})" if row else "–")
         replay, stree = rows["replay"], rows.get("stree")
         cells += [f"{replay['speedup']:.2f}×", f"{stree['time_us'] / replay['time_us']:.2f}×" if stree else "–",
-                  steps(replay), min(row["n_samples"] for row in rows.values()),
+                  steps_cell(replay), min(row["n_samples"] for row in rows.values()),
                   sum(row["n_throttled"] for row in rows.values())]  # fmt: skip
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines) if len(lines) > 2 else ""
