@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from perfkit.derive import observation
 from perfkit.method import Case, Config
-from perfkit.profiles import Gpu, load_gpu
+from perfkit.profiles import Gpu, load_gpu, load_measured
+from perfkit.profiles.measured import windows_folder
 from perfkit.registry import get_method
 from perfkit.roofline import Roofs
 from perfkit.roofline.efficiency import PARAMETERS, WIDEST, Efficiency
@@ -47,6 +49,19 @@ class Timed:
     rows: dict[Key, list[Row]] = field(default_factory=dict)
     rewritten: list[Row] = field(default_factory=list)
     other: list[Row] = field(default_factory=list)
+
+
+def load_fitted(directory: Path | None = None) -> list[dict[str, Any]]:
+    """Return the rows that ship for fits: of all runs, and of sweeps of the window those beyond all of theirs.
+
+    Args:
+        directory: where the rows are; sweeps are in a folder beside it.
+
+    Raises:
+        InputError: as :func:`perfkit.profiles.load_measured`.
+    """
+    swept = load_measured(directory=windows_folder(directory))
+    return load_measured(directory=directory) + [row for row in swept if (row["window"] or 0) > WIDEST]
 
 
 def case_of(row: Row) -> Case:

@@ -19,13 +19,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from perfkit import refit, results
 from perfkit.errors import PerfkitError
 from perfkit.profiles import measured_files
-from perfkit.profiles.measured import EFFICIENCY, MEASURED, load_fitted, window_files
+from perfkit.profiles.measured import EFFICIENCY, MEASURED, window_files
 from perfkit.roofline import shipped_roofs
 
 
 def document(directory: Path = MEASURED) -> str:
     """Return the file's text, fitted anew to the rows in ``directory``."""
-    found = refit.refit(load_fitted(directory), shipped_roofs)
+    found = refit.refit(refit.load_fitted(directory), shipped_roofs)
     files = [*measured_files(directory).values(), *window_files(directory).values()]
     texts = {path.name: path.read_text(encoding="utf-8") for path in files}
     sources, dates = {}, {}

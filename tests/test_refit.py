@@ -13,8 +13,8 @@ import pytest
 
 from perfkit.errors import InputError
 from perfkit.profiles import load_efficiency, load_measured
-from perfkit.profiles.measured import EFFICIENCY, MEASURED, load_fitted, load_held_out, load_loan
-from perfkit.refit import Refit, case_of, refit, timed
+from perfkit.profiles.measured import EFFICIENCY, MEASURED, load_held_out, load_loan
+from perfkit.refit import Refit, case_of, load_fitted, refit, timed
 from perfkit.roofline import shipped_roofs
 from perfkit.roofline.efficiency import WIDEST, Efficiency, known
 from perfkit.roofline.fitting import Observation, covered, enough, errors, fit, fit_all, predicted

@@ -82,7 +82,7 @@ def _rows(runs: Sequence[Path]) -> tuple[list[Row], dict[Any, str]]:
         InputError: a folder that is no run of this version, or a run in which nothing was timed.
     """
     from perfkit import results
-    from perfkit.profiles.measured import load_fitted
+    from perfkit.refit import load_fitted
 
     rows: list[Row] = []
     days: dict[Any, str] = {}

@@ -47,6 +47,9 @@ EFFICIENCY = "efficiency.yaml"
 _FIT_TEXTS = ("family", "method", "phase", "gpu", "date")
 _FIT_NUMBERS = ("spread", "width", "freedom")
 _FIT = (*_FIT_TEXTS, "sources", "n", "models", "batches", "windows", "parameters", *_FIT_NUMBERS, "left_out")
+#: What a parameter may be; their meaning stands in perfkit.roofline.efficiency.
+_LIMITS = {"overhead_us": 100.0, "walk_us": 100.0, "record_share": 1.0, "efficiency": 1.0, "arithmetic": 20.0,
+           "flush": 10.0, "wide": 10.0}  # fmt: skip
 _KERNEL = ("registers", "shared_bytes", "warps")
 _LEFT_OUT = ("model", "rms", "worst", "covered")
 
@@ -65,18 +68,6 @@ def windows_folder(directory: Path | None = None) -> Path:
 def window_files(directory: Path | None = None) -> dict[str, Path]:
     """Return the files of the shipped sweeps of the window by name, of the folder beside ``directory``."""
     return measured_files(windows_folder(directory))
-
-
-def load_fitted(directory: Path | None = None) -> list[dict[str, Any]]:
-    """Return the rows that ship for fits: those of :func:`load_measured`, and of sweeps the windows beyond all theirs.
-
-    Raises:
-        InputError: as :func:`load_measured`.
-    """
-    from perfkit.roofline.efficiency import WIDEST
-
-    swept = load_measured(directory=windows_folder(directory))
-    return load_measured(directory=directory) + [row for row in swept if (row["window"] or 0) > WIDEST]
 
 
 def load_measured(
@@ -176,12 +167,10 @@ def _read_fit(item: Any, path: Path, where: str) -> dict[str, Any]:
     if data.get("kernel") is not None:
         taken = entry(data["kernel"], _KERNEL, path, f"{where}.kernel")
         fit["kernel"] = {name: whole(taken[name], file=path, field=f"{where}.kernel.{name}") for name in _KERNEL}
-    from perfkit.roofline.efficiency import PARAMETERS
-
     parameters = data["parameters"]
     if not isinstance(parameters, Mapping) or not parameters:
-        raise InputError("must be a mapping", file=path, field=f"{where}.parameters", allowed=tuple(PARAMETERS))
-    refuse_unknown(parameters, tuple(PARAMETERS), path, f"{where}.parameters.")
+        raise InputError("must be a mapping", file=path, field=f"{where}.parameters", allowed=tuple(_LIMITS))
+    refuse_unknown(parameters, tuple(_LIMITS), path, f"{where}.parameters.")
     fit["parameters"] = {name: _read_parameter(name, one, path, f"{where}.parameters.{name}")
                          for name, one in parameters.items()}  # fmt: skip
     fit |= {name: positive(data[name], path, f"{where}.{name}") for name in _FIT_NUMBERS}
@@ -191,15 +180,12 @@ def _read_fit(item: Any, path: Path, where: str) -> dict[str, Any]:
 
 
 def _read_parameter(name: str, item: Any, path: Path, where: str) -> dict[str, float]:
-    from perfkit.roofline.efficiency import PARAMETERS
-
     data = entry(item, ("value", "lo", "hi"), path, where)
     read = {end: float(number(data[end], file=path, field=f"{where}.{end}")) for end in data}
     if not read["lo"] <= read["value"] <= read["hi"]:
         raise InputError("must lie between lo and hi", file=path, field=where, value=read["value"])
-    _, _, (_, most) = PARAMETERS[name]
-    if read["hi"] > most or (name == "efficiency" and read["lo"] == 0):
-        raise InputError("out of range", file=path, field=where, value=read["hi"], allowed=f"up to {most:g}")
+    if read["hi"] > _LIMITS[name] or (name == "efficiency" and read["lo"] == 0):
+        raise InputError("out of range", file=path, field=where, value=read["hi"], allowed=f"up to {_LIMITS[name]:g}")
     return read
 
 
