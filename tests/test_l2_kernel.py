@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from perfkit.kernels.l2 import CONFIGS, launch, passes_of, reads_of, whole_tiles
+from perfkit.kernels.l2 import CONFIGS, apart, launch, passes_of, reads_of, whole_tiles
 from perfkit.method import Config
 from perfkit.touched import touched
 
@@ -48,6 +48,21 @@ def test_configurations_fit_on_an_sm_and_working_sets_are_whole_tiles() -> None:
         assert 4 * config["tile"] * config["programs"] <= 227 << 10  # in flight on an SM at once
         assert config["warps"] * config["programs"] <= 48  # what an SM holds of every GPU that there is a profile of
     assert whole_tiles(3_900_000) == 119 * 32768
+
+
+@pytest.mark.parametrize(("sms", "held_mib"), [(132, 3.75), (132, 7.5), (132, 30), (108, 2.5), (148, 7.5), (58, 3)])
+def test_no_two_programs_read_a_tile_at_a_time(sms: int, held_mib: float) -> None:
+    held = whole_tiles(round(held_mib * 2**20))
+    found = apart(held, sms, CONFIGS)
+    assert found
+    for config in CONFIGS:
+        tiles, programs = held // (4 * config["tile"]), sms * config["programs"]
+        starts = np.arange(programs) * tiles // programs
+        assert (len(set(starts)) == programs) == (config in found)
+
+
+def test_a_working_set_smaller_than_that_is_read_by_as_few_bytes_at_a_time_as_can_be() -> None:
+    assert apart(32768, 132, CONFIGS) == [CONFIGS[0]]
 
 
 @pytest.mark.parametrize("sms", [1, 58, 108, 132, 148])

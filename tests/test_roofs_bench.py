@@ -47,7 +47,7 @@ class Device:
     def l2(self, a: Any, b: Any, reads: int, sms: int, config: Config) -> None:
         assert sms == SMS and b.numel() >= sms * config["programs"]
         moved = reads * sms * config["programs"] * config["tile"] * 4
-        slow = 1.0 if config == l2.CONFIGS[1] else 1.5
+        slow = 1.0 if config == l2.CONFIGS[0] else 1.5
         self.kernel(slow * moved / RATES["l2"] / 1e3)
 
     def capture(self, work: Callable[[], object]) -> Any:
@@ -109,8 +109,10 @@ def test_the_time_of_a_launch_is_one_of_many_nodes(device: Device, kind: str, mo
 def test_l2_is_read_again_and_again_and_timed_per_pass(device: Device, share: float) -> None:
     held = l2.whole_tiles(round(share * L2_BYTES))
     found = _bench().l2_read(held, l2.CONFIGS)
-    assert found[l2.CONFIGS[1]].interval().value == pytest.approx(held / RATES["l2"] / 1e3, rel=2e-2)
-    assert found[l2.CONFIGS[0]].interval().value == pytest.approx(1.5 * held / RATES["l2"] / 1e3, rel=2e-2)
+    assert list(found) == l2.apart(held, SMS, l2.CONFIGS)  # in others, programs read the same at a time
+    for config, series in found.items():
+        slow = 1.0 if config == l2.CONFIGS[0] else 1.5
+        assert series.interval().value == pytest.approx(slow * held / RATES["l2"] / 1e3, rel=2e-2)
 
 
 def test_streams_are_compiled_ahead_all_at_once(device: Device) -> None:
@@ -139,7 +141,7 @@ def test_all_of_it_together(device: Device, monkeypatch: pytest.MonkeyPatch) -> 
     assert {point.kind for point in found.points} == set(STREAMS)
     reads = [point for point in found.points if point.kind == "read"]
     assert [point.config for point in reads] == [CONFIGS[2]] * 2
-    assert found.l2_bytes == L2_BYTES and found.l2[0].config == l2.CONFIGS[1]
+    assert found.l2_bytes == L2_BYTES and found.l2[0].config == l2.CONFIGS[0]
     assert found.rates[0].tflops.value == pytest.approx(2 * 128**3 / 50e3 / 1e6)
     assert {point.dropped for point in (*found.points, *found.l2)} | {found.rates[0].dropped} == {None}  # no driver
 

@@ -1,9 +1,9 @@
 """Reads of a working set that stays in L2: what L2 gives to the SMs, and nothing else.
 
 A launch reads the working set many times over, so that its own start and drain do not count, and launches over the
-same buffer find it in L2. L1 is bypassed. Programs start at places spread evenly over the set and walk through it: no
-SM reads a tile again soon, and only where the set has fewer tiles than there are programs do several read one at a
-time.
+same buffer find it in L2. L1 is bypassed. Programs start at places spread evenly over the set and walk through it, each
+at a tile of its own (:func:`apart`): where several SMs read a line at the same time, the GPU may fetch it from L2 once
+for all of them, and rates come out beyond what L2 gives to SMs that read their own states.
 """
 
 from __future__ import annotations
@@ -35,14 +35,30 @@ def _l2_read_kernel(a_ptr, b_ptr, tiles, reads, TILE: tl.constexpr):
 #: ``programs`` an SM, so many that all of them run at once: a second wave would leave SMs without work at the end.
 CONFIGS: Sequence[Config] = tuple(
     Config.of(tile=tile, warps=warps, programs=programs)
-    for tile, warps, programs in ((2048, 4, 4), (2048, 4, 8), (4096, 8, 4), (8192, 16, 2))
-)
+    for tile, warps, programs in (
+        (1024, 4, 4), (1024, 4, 8), (2048, 4, 4), (2048, 4, 8), (4096, 8, 4), (8192, 16, 2),
+    )
+)  # fmt: skip
 
 
 def whole_tiles(held: int) -> int:
     """Return the bytes of a working set of at most ``held`` bytes that every configuration reads as whole tiles."""
     largest = max(config["tile"] for config in CONFIGS) * ELEMENT_BYTES
     return held // largest * largest
+
+
+def apart(held: int, sms: int, configs: Sequence[Config]) -> list[Config]:
+    """Return the configurations in which each program has a tile of the working set to itself.
+
+    Where none has, the one whose programs read the least at a time.
+
+    Args:
+        held: bytes of the working set.
+        sms: SMs of the GPU.
+        configs: of CONFIGS.
+    """
+    at_once = {config: sms * config["programs"] * config["tile"] * ELEMENT_BYTES for config in configs}
+    return [config for config in configs if at_once[config] <= held] or [min(configs, key=at_once.__getitem__)]
 
 
 def reads_of(held: int, moved: int, sms: int, config: Config) -> int:

@@ -110,10 +110,15 @@ class GpuBench:
         return self._time(work, dict.fromkeys(configs, nodes), lambda config: stream.launch(*buffers[0], config)())
 
     def l2_read(self, held: int, configs: Sequence[Config]) -> dict[Config, Series]:
-        """Time reads of the first ``held`` bytes of the pool, which no launch between them drives out of L2."""
+        """Time reads of the first ``held`` bytes of the pool, which no launch between them drives out of L2.
+
+        Of the configurations those in which no two programs read the same at a time.
+        """
         a = self.pool[: held // ELEMENT_BYTES]
         nodes = math.ceil(GRAPH_US / (L2_BYTES / FASTEST))
-        reads = {config: l2.reads_of(held, L2_BYTES, self._sms, config) for config in configs}
+        reads = {
+            config: l2.reads_of(held, L2_BYTES, self._sms, config) for config in l2.apart(held, self._sms, configs)
+        }
 
         def launch(config: Config) -> None:
             l2.launch(a, self.sink, reads[config], self._sms, config)()
@@ -122,7 +127,7 @@ class GpuBench:
             for _ in range(nodes):
                 launch(config)
 
-        units = {config: nodes * l2.passes_of(held, reads[config], self._sms, config) for config in configs}
+        units = {config: nodes * l2.passes_of(held, count, self._sms, config) for config, count in reads.items()}
         return self._time(work, units, launch)
 
     def _time(
