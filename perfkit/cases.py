@@ -144,6 +144,20 @@ def _plugin(family: str, phase: Phase | None, key: str) -> tuple[str, Method]:
     return spec, registry.get_method(family, spec, phase or registry.load_method(spec).phase)
 
 
+def _without_other_phases(family: str, phases: Sequence[Phase], keys: Sequence[str]) -> tuple[str, ...]:
+    """Return the methods without those of other phases alone; all where none is left, so that an error names one."""
+    both: tuple[Phase, ...] = ("decode", "verify")
+    others = [phase for phase in both if phase not in phases]
+
+    def elsewhere(key: str) -> bool:
+        if is_plugin(key):
+            return _plugin(family, None, key)[1].phase in others
+        known, other = ({name for phase in some for name in _known(family, phase)} for some in (phases, others))
+        return key in other - known  # what no phase knows is a mistake, and is said
+
+    return tuple(key for key in keys if not elsewhere(key)) or tuple(keys)
+
+
 def _split(cases: Iterable[tuple[Case, Method | Absent]]) -> tuple[list[Case], list[tuple[Case, str]]]:
     run: list[Case] = []
     skipped: list[tuple[Case, str]] = []
@@ -209,12 +223,17 @@ def build_groups(shape: Shape, spec: SweepSpec) -> list[Group]:
     of verify steps alone starts with groups of one conventional decode step, the unit of ``conventional_steps``.
     Points that cannot run are kept with their reason.
 
+    Methods that a preset names are left out where no draft that a flag names has them; a user's own are refused.
+
     Raises:
         InputError: an unknown method or acceptance, no draft that fits a window, or not a point that can run.
     """
+    wanted: dict[Phase, bool] = {"decode": 1 in spec.drafts, "verify": max(spec.drafts) > 1}
+    phases = [phase for phase in wanted if wanted[phase]]
+    if spec.methods_of_preset:
+        spec = replace(spec, methods=_without_other_phases(shape.family, phases, spec.methods))
     _check_drafts(shape.family, spec)
-    phases = [phase for phase, wanted in (("decode", 1 in spec.drafts), ("verify", max(spec.drafts) > 1)) if wanted]
-    methods = select_methods(shape.family, phases, spec.methods)  # type: ignore[arg-type]
+    methods = select_methods(shape.family, phases, spec.methods)
     units = {m.key: m for m in registry.methods(shape.family, "decode") if m.key == CONTROL["decode"]}
     groups: list[Group] = []
     if "decode" not in phases and units:

@@ -67,6 +67,7 @@ class SweepSpec:
 
     ``accepted`` are acceptances of verify steps as people write them, ``T-1`` among them; None where nobody said any.
     ``trees`` are draft trees (:class:`perfkit.tree.Tree`, as text); with them ``drafts`` are their nodes.
+    ``methods_of_preset``: a preset named the methods and a flag the drafts, which not every one of them has to fit.
     """
 
     batches: tuple[int, ...]
@@ -80,6 +81,7 @@ class SweepSpec:
     state_dtypes: tuple[str, ...] = ("float32",)
     n_layers: int = 1
     self_check: bool = False
+    methods_of_preset: bool = False
 
     @property
     def acceptances(self) -> tuple[str, ...]:
@@ -205,4 +207,5 @@ def parse_spec(
         state_dtypes=_dtypes(state_dtype or base.get("state_dtypes", model_state_dtype), "--state-dtype"),
         n_layers=n_layers,
         self_check=self_check,
+        methods_of_preset=method is None and (draft is not None or bool(tree)),
     )  # fmt: skip

@@ -428,6 +428,65 @@ def test_the_verify_preset(verify):
     assert cases.build_groups(SUPER, spec(preset="verify", draft="1"))[0].cases[0].acceptance == "1"
 
 
+@pytest.mark.parametrize("family", ["mamba2", "gdn", "kda"])
+@pytest.mark.parametrize(
+    ("drafts", "decode", "verify"),
+    [
+        ({}, {"conventional", "replay"}, {"snapshot", "replay"}),
+        ({"draft": "1"}, {"conventional", "replay"}, set()),
+        ({"draft": "4"}, {"conventional"}, {"snapshot", "replay"}),  # conventional is the unit, asked for or not
+        ({"tree": ["0,0,1"]}, {"conventional"}, {"snapshot", "replay"}),
+        ({"draft": "1,4"}, {"conventional", "replay"}, {"snapshot", "replay"}),
+    ],
+)
+def test_methods_of_a_preset_that_fit_no_draft_are_left_out(family, drafts, decode, verify):
+    groups = cases.build_groups(Shape(family, 32, 32, 128, 128), spec(preset="windows", **drafts))
+    planned = [case for group in groups for case in (*group.cases, *(case for case, _ in group.skipped))]
+    assert {case.method for case in planned if case.phase == "decode"} == decode
+    assert {case.method for case in planned if case.phase == "verify"} == verify
+    windows = {case.window for case in planned if case.method == "replay"}
+    assert windows == {2, 3, 4, 6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 40, 48, 64}
+
+
+@pytest.mark.parametrize("preset", ["default", "quick", "verify"])
+@pytest.mark.parametrize("draft", ["1", "4"])
+def test_presets_of_every_method_take_any_draft(preset, draft):
+    groups = cases.build_groups(SUPER, spec(preset=preset, draft=draft))
+    assert {"replay", "snapshot" if draft == "4" else "conventional"} <= {
+        case.method for group in groups for case in group.cases
+    }
+
+
+PLANTED = Path(__file__).with_name("planted_methods.py")
+
+
+@pytest.mark.parametrize(
+    ("methods", "drafts", "found"),
+    [
+        ("conventional,snapshot,replay", {"draft": "4", "method": "conventional,snapshot"}, "'conventional': unknown"),
+        ("conventional,snapshot,replay", {"draft": "1", "method": "snapshot"}, "'snapshot': unknown"),
+        ("conventional", {"draft": "4"}, "'conventional': unknown mamba2 verify method (allowed: "),  # nothing is left
+        ("snapshot,stree", {"draft": "1"}, "'snapshot': unknown mamba2 decode method (allowed: "),
+        ("conventional,magic,replay", {"draft": "4"}, "'magic': unknown mamba2 verify method (allowed: "),
+        ("conventional,replay\ndrafts: 4", {}, "'conventional': unknown mamba2 verify method"),  # its own drafts
+        (f"snapshot,{PLANTED}:RIGHT", {"draft": "4", "method": f"{PLANTED}:RIGHT"}, "is for mamba2 decode, not"),
+        ("conventional,snapshot", {"draft": "16"}, ["conventional", "snapshot"]),  # beyond L, which neither has
+        (f"snapshot,{PLANTED}:RIGHT", {"draft": "4"}, ["conventional", "snapshot"]),
+        (f"snapshot,{PLANTED}:RIGHT", {"draft": "1"}, ["conventional", f"{PLANTED}:RIGHT"]),
+    ],
+)
+def test_what_a_user_names_is_never_left_out_in_silence(tmp_path: Path, methods, drafts, found):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"batches: 4\nwindows: 8\naccepted: T\nmethods: {methods}\n")
+    if isinstance(found, list):
+        groups = cases.build_groups(SUPER, spec(preset=str(file), **drafts))
+        assert [case.method for group in groups for case in group.cases] == found
+        return
+    with pytest.raises(InputError) as error:
+        cases.build_groups(SUPER, spec(preset=str(file), **drafts))
+    assert str(error.value).startswith("--method: ") and found in str(error.value)
+
+
 def test_a_preset_with_trees(tmp_path: Path, verify):
     file = tmp_path / "mine.yaml"
     file.write_text("batches: 4\nwindows: 8\ntrees: ['0,0,1', '0,0']\naccepted: ['p:.9,.8', T]\n")

@@ -345,6 +345,18 @@ def test_a_family_without_verify_methods_is_said(laptop, monkeypatch: pytest.Mon
     assert "--draft: there are no mamba2 verify methods yet" in capsys.readouterr()[1]
 
 
+@pytest.mark.parametrize(
+    ("draft", "points"),
+    [("1", {"conventional", "L2 replay"}), ("4", {"conventional", "T4 a1 snapshot", "T4 a1 L4 replay"})],
+)
+def test_a_preset_takes_fewer_drafts_than_its_methods_are_for(laptop, capsys, draft, points):
+    assert sweep("--model", "nemotron-super", "--preset", "windows", "--draft", draft, "--dry-run", "--json") == 0
+    plan = json.loads(capsys.readouterr()[0])
+    assert {f"B256 {point}" for point in points} <= {
+        case["case"] for group in plan["groups"] for case in group["cases"]
+    }
+
+
 def test_a_verify_sweep_predicts(laptop, capsys):
     assert sweep(*VERIFY, "--out", "run") == 0
     out, _ = capsys.readouterr()
