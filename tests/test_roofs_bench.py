@@ -109,7 +109,7 @@ def test_the_time_of_a_launch_is_one_of_many_nodes(device: Device, kind: str, mo
 def test_l2_is_read_again_and_again_and_timed_per_pass(device: Device, share: float) -> None:
     held = l2.whole_tiles(round(share * L2_BYTES))
     found = _bench().l2_read(held, l2.CONFIGS)
-    assert list(found) == l2.apart(held, SMS, l2.CONFIGS)  # in others, programs read the same at a time
+    assert list(found) == l2.apart(held, SMS, l2.CONFIGS)  # in others, programs share what they read
     for config, series in found.items():
         slow = 1.0 if config == l2.CONFIGS[0] else 1.5
         assert series.interval().value == pytest.approx(slow * held / RATES["l2"] / 1e3, rel=2e-2)

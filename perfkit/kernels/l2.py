@@ -1,9 +1,10 @@
 """Reads of a working set that stays in L2: what L2 gives to the SMs, and nothing else.
 
 A launch reads the working set many times over, so that its own start and drain do not count, and launches over the
-same buffer find it in L2. L1 is bypassed. Programs start at places spread evenly over the set and walk through it, each
-at a tile of its own (:func:`apart`): where several SMs read a line at the same time, the GPU may fetch it from L2 once
-for all of them, and rates come out beyond what L2 gives to SMs that read their own states.
+same buffer find it in L2. L1 is bypassed. Each program walks round and round in a part of the set that is its own
+(:func:`apart`): a line that several SMs read at about the same time is fetched once for all of them on the way from L2,
+and rates come out beyond what SMs get that read their own states. On an H200 SMs whose walks overlap in 4 MiB are given
+14.7 TB/s where L2 hands out 6.7.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ def _l2_read_kernel(a_ptr, b_ptr, tiles, reads, TILE: tl.constexpr):
     pid = tl.program_id(0)
     at = tl.arange(0, TILE)
     total = tl.zeros([TILE], tl.float32)
-    tile = pid * tiles // tl.num_programs(0)
+    start = pid * tiles // tl.num_programs(0)
+    end = tl.maximum((pid + 1) * tiles // tl.num_programs(0), start + 1)
+    tile = start
     for _ in range(reads):
         total += tl.load(a_ptr + tile * TILE + at, cache_modifier=".cg")
         tile += 1
-        tile = tl.where(tile == tiles, 0, tile)
+        tile = tl.where(tile == end, start, tile)
     tl.store(b_ptr + pid, tl.sum(total, axis=0), mask=tl.max(total, axis=0) > 1e30)
 
 
@@ -48,7 +51,7 @@ def whole_tiles(held: int) -> int:
 
 
 def apart(held: int, sms: int, configs: Sequence[Config]) -> list[Config]:
-    """Return the configurations in which each program has a tile of the working set to itself.
+    """Return the configurations in which each program has a tile of the working set, or more, to itself.
 
     Where none has, the one whose programs read the least at a time.
 
@@ -64,7 +67,7 @@ def apart(held: int, sms: int, configs: Sequence[Config]) -> list[Config]:
 def reads_of(held: int, moved: int, sms: int, config: Config) -> int:
     """Return how many tiles each program reads in a launch that moves about ``moved`` bytes.
 
-    All programs together then pass over the working set a whole number of times: see :func:`passes_of`.
+    All programs together then read as many bytes as a whole number of passes over the working set: :func:`passes_of`.
 
     Args:
         held: bytes of the working set, of :func:`whole_tiles`.
@@ -78,12 +81,12 @@ def reads_of(held: int, moved: int, sms: int, config: Config) -> int:
 
 
 def passes_of(held: int, reads: int, sms: int, config: Config) -> int:
-    """Return how often a launch whose programs read ``reads`` tiles each passes over the working set."""
+    """Return how many times the bytes of the working set a launch reads whose programs read ``reads`` tiles each."""
     return sms * config["programs"] * reads * config["tile"] * ELEMENT_BYTES // held
 
 
 def launch(a: Any, b: Any, reads: int, sms: int, config: Config) -> Launch:
-    """Return the launch that reads the working set again and again.
+    """Return the launch that reads the working set again and again, each program its own part of it.
 
     Args:
         a: [n] FP32, contiguous, n a multiple of the tile; the working set, only read.

@@ -23,10 +23,10 @@ _SOURCE = (
     "perfkit {version}, perfkit roofline. points: Triton streams over random FP32 data, each the fastest of {streams} "
     "launch configurations, median of CUDA graphs of about 4 ms or more, launches rotating through buffers of at least "
     "8 times L2; 1rNw reads once and writes to N places, Nr1w reads N places and writes one. l2: a working set of that "
-    "many bytes read again and again past L1, the fastest of up to {l2s} in which no two programs read a tile at a "
-    "time. rates: cuBLAS products of random matrices through "
-    "torch, sustained; bf16 sums in FP32, fp32 is IEEE; capped is the share of samples at the power cap. lo and hi: 95 "
-    "% bootstrap interval. launch_us: an empty Triton kernel launched from Python; graph_node_us: one more in a graph; "
+    "many bytes read again and again past L1, each program a part of its own, the fastest of up to {l2s}. rates: "
+    "cuBLAS products of random matrices through torch, sustained; bf16 sums in FP32, fp32 is IEEE; capped is the share "
+    "of samples at the power cap. lo and hi: 95 % bootstrap interval. launch_us: an empty Triton kernel launched from "
+    "Python; graph_node_us: one more in a graph; "
     "graph_us: a graph of one"
 )
 
