@@ -43,6 +43,12 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().clone().view(_BITS[tensor.element_size()])
 
 
+def _not_numbers(values: torch.Tensor, what: str) -> str:
+    """Say how many values are no numbers, of an error of infinity: far off is another fault than never written."""
+    count = int((~values.isfinite()).flatten(1).any(1).sum())
+    return f"; NaN or inf in {count} of {len(values)} {what}" if count else ""
+
+
 def _per_buffer(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()) if count)
 
@@ -227,10 +233,11 @@ class Checker:
         error = self._output_error(expected, written)
         self.worst = max(self.worst, error)
         if not error <= STEP_TOLERANCE:
-            raise Wrong(f"{where}: output error {error:.1e} > {STEP_TOLERANCE:.0e}")
+            told = _not_numbers(self.tensors["out"][self.rows][written], "outputs")
+            raise Wrong(f"{where}: output error {error:.1e} > {STEP_TOLERANCE:.0e}{told}")
         error = excess_error(found, state, self.tensors["state"].dtype, self._factor("state"), slack)
         if not error <= STEP_TOLERANCE:
-            raise Wrong(f"{where}: state error {error:.1e} > {STEP_TOLERANCE:.0e}")
+            raise Wrong(f"{where}: state error {error:.1e} > {STEP_TOLERANCE:.0e}{_not_numbers(found, 'states')}")
         out = self.tensors["out"]
         worst = head_error(out[self.rows][written].double(), expected[written], out.dtype, self._factor("out"),
                            least=sizes[written])  # fmt: skip

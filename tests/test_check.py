@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -247,19 +248,8 @@ def test_captured_steps_take_launches_of_both_parities(monkeypatch: pytest.Monke
     assert seen == [0, 1, 0, 1, 0]
 
 
-@pytest.mark.parametrize(
-    ("name", "window", "finding"),
-    [
-        ("RIGHT", 4, None),
-        ("KEEPS_OLD_RECORDS", 4, "error inf"),
-        ("DEAF_STATE", 4, "outputs do not change when state is perturbed"),
-        ("SKIPS_A_LAUNCH", None, "output error inf"),
-        ("CLOBBERS_SPARE_SLOT", None, "a slot that no row owns changed"),
-    ],
-)
-def test_faults_show_when_most_steps_are_replays(
-    name: str, window: int | None, finding: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> None:
     """The steps of a check on a GPU: a method is asked for launches in the first part and twice more, never again."""
 
     class Recorded:
@@ -281,12 +271,41 @@ def test_faults_show_when_most_steps_are_replays(
 
     monkeypatch.setattr(check, "make_checker", Graphed)
     monkeypatch.setattr(Session, "capture", capture)
+
+
+@pytest.mark.usefixtures("replays")
+@pytest.mark.parametrize(
+    ("name", "window", "finding"),
+    [
+        ("RIGHT", 4, None),
+        ("KEEPS_OLD_RECORDS", 4, "error inf"),
+        ("DEAF_STATE", 4, "outputs do not change when state is perturbed"),
+        ("SKIPS_A_LAUNCH", None, "output error inf"),
+        ("CLOBBERS_SPARE_SLOT", None, "a slot that no row owns changed"),
+    ],
+)
+def test_faults_show_when_most_steps_are_replays(name: str, window: int | None, finding: str | None) -> None:
     outcome = check_case(planted(name, window), "cpu")
     if finding is None:
         assert (outcome.reason, outcome.steps) == (None, 4 * 4)
         assert "one graph" in outcome.covered and "bytes" not in outcome.covered
     else:
         assert outcome.reason is not None and finding in outcome.reason
+
+
+@pytest.mark.usefixtures("replays")
+@pytest.mark.parametrize(
+    ("batch", "finding"),
+    [
+        (1, r"step 3: output error \d\.\de\+00 > 2e-06"),
+        (16, "step 3: output error inf > 2e-06; NaN or inf in 1 of 7 outputs"),  # of the row that sat step 2 out
+    ],
+)
+def test_a_cache_by_version_shows_in_replays(batch: int, finding: str) -> None:
+    """Graphs are captured before the next step's inputs are written, when torch saw no change since the step before."""
+    case = replace(planted("CACHES_BY_VERSION", None), batch=batch)
+    vars(registry.load_method(case.method)).update(calls=0, kept={})
+    assert re.fullmatch(finding, str(check_case(case, "cpu").reason))
 
 
 def test_a_step_that_cannot_be_captured_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

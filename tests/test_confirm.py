@@ -25,7 +25,10 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Interpreted:
 
 @pytest.mark.parametrize("name", ["CACHES_BY_VERSION", "CACHES_LATE", "STOPS_LATE"])
 def test_a_check_alone_does_not_find_it(name: str) -> None:
-    """What does, and how such a case ends, is in tests/test_faults.py."""
+    """What does, and how such a case ends, is in tests/test_faults.py.
+
+    On a GPU a check finds the first: ``test_a_cache_by_version_shows_in_replays`` of tests/test_check.py.
+    """
     assert check_case(planted(name), "cpu", count_bytes=False).reason is None
 
 
@@ -55,7 +58,7 @@ def test_a_kernel_that_no_configuration_makes_right_is_incorrect(
     monkeypatch.setattr(bench, "check_once", check_once)
     (result,) = results_of(events_of(device, tmp_path, case, tune=True)).values()
     assert (result["status"], result["row"]) == ("incorrect", {})
-    assert result["reason"] == f"{two[0]}: step 0: output error inf > 2e-06"
+    assert result["reason"] == f"{two[0]}: step 0: output error inf > 2e-06; NaN or inf in 1 of 1 outputs"
 
 
 @pytest.mark.parametrize("copies", [1, 3])

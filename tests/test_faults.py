@@ -203,7 +203,8 @@ CHECKED = (
     InNumbers("returns the output of the call before", "CACHES", "step 1: output error "),
     InNumbers("does nothing in a step", "SKIPS_A_LAUNCH", "step 1: output error inf"),
 )
-#: These pass their check, as ``test_a_check_alone_does_not_find_it`` of tests/test_confirm.py shows.
+#: These pass their check where no step is a replay, as ``test_a_check_alone_does_not_find_it`` of tests/test_confirm.py
+#: shows.
 TIMED = (
     InNumbers("returns a cached output where inputs did not change", "CACHES_BY_VERSION",
               "output 0 of what was timed differs by "),
