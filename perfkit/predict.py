@@ -96,7 +96,7 @@ def recorded_rows(sweep: Sweep) -> list[Row]:
 
 
 def match_recorded(rows: Iterable[Mapping[str, object]], cases: Mapping[str, Case]) -> list[Row]:
-    """Return the recorded rows whose case_id is among ``cases``, with ``source`` recorded.
+    """Return the recorded rows whose case_id is among ``cases``, in their order, with ``source`` recorded.
 
     Of several rows of a case, the one of the run that has most of the cases: a control then stands beside what it was
     timed with. Of runs that have as many, the last.
@@ -112,7 +112,7 @@ def match_recorded(rows: Iterable[Mapping[str, object]], cases: Mapping[str, Cas
     found: dict[str, Row] = {}
     for run_rows in sorted(runs.values(), key=len):  # a stable sort: the last wins
         found |= run_rows
-    return list(found.values())
+    return [found[case_id] for case_id in cases if case_id in found]
 
 
 def failed_checks(checks: Mapping[Case, Check]) -> Sequence[str]:
