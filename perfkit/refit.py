@@ -52,7 +52,10 @@ class Timed:
 
 
 def load_fitted(directory: Path | None = None) -> list[dict[str, Any]]:
-    """Return the rows that ship for fits: of all runs, and of sweeps of the window those beyond all of theirs.
+    """Return the rows that ship for fits: of all runs, and of sweeps of the window the longest.
+
+    From :data:`~perfkit.roofline.efficiency.WIDEST` on, which few runs have. What fits then say of the shorter ones is
+    held against times that none has seen.
 
     Args:
         directory: where the rows are; sweeps are in a folder beside it.
@@ -61,7 +64,7 @@ def load_fitted(directory: Path | None = None) -> list[dict[str, Any]]:
         InputError: as :func:`perfkit.profiles.load_measured`.
     """
     swept = load_measured(directory=windows_folder(directory))
-    return load_measured(directory=directory) + [row for row in swept if (row["window"] or 0) > WIDEST]
+    return load_measured(directory=directory) + [row for row in swept if (row["window"] or 0) >= WIDEST]
 
 
 def case_of(row: Row) -> Case:

@@ -61,12 +61,12 @@ def test_measured_rows_name_their_manifest_and_each_is_there_once(capsys: pytest
     rows = found["rows"]
     assert {row["source"] for row in rows} == {"recorded"}
     manifests = {manifest["hash"]: manifest for manifest in found["manifests"]}
-    assert len(manifests) == len(found["manifests"]) == 16
+    assert len(manifests) == len(found["manifests"]) == 19
     for row in rows:
         manifest = manifests[row["manifest"]]
         assert row["case_id"] in manifest["case_ids"] and row["gpu_uuid"] == manifest["gpu"]["uuid"]
     nano = listed(capsys, "measured", "--model", "nemotron-nano")
-    assert [manifest["model"]["key"] for manifest in nano["manifests"]] == 4 * ["nemotron-3-nano-4b"]
+    assert [manifest["model"]["key"] for manifest in nano["manifests"]] == 5 * ["nemotron-3-nano-4b"]
     assert {row["manifest"] for row in nano["rows"]} == {manifest["hash"] for manifest in nano["manifests"]}
     assert listed(capsys, "measured", "--gpu", "b200") == {"rows": [], "manifests": []}
 
@@ -78,7 +78,7 @@ def test_table_of_measured_rows_tells_them_apart(capsys: pytest.CaptureFixture[s
     points = [line.split()[2:10] for line in lines[1:] if " verify " in line]
     assert len(points) > 70 and len({tuple(point) for point in points}) == len(points)
     assert lines[-1].startswith("runs, by the names that perfkit compare takes: kimi-linear-h200, ")
-    assert lines[-1].count("-h200") == 16 and "counters" not in lines[-1]
+    assert lines[-1].count("-h200") == 19 and "counters" not in lines[-1]
 
 
 def test_table_names_every_model(capsys: pytest.CaptureFixture[str]) -> None:

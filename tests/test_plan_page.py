@@ -40,7 +40,7 @@ def test_the_page_says_what_the_command_says(page: Page, capsys: pytest.CaptureF
     said = page.words.replace("\u00a0", " ")
     headline, _, why = data["advice"].rpartition(": ")
     places = [said.index(text) for text in (
-        headline, why[1:], "Settings: replay at T = 4", "What flips it: state FP16", f"Left out: {LEFT_OUT}",
+        headline, why[1:], "Settings: replay at T = 4", "What flips it: acceptance of draft 3", f"Left out: {LEFT_OUT}",
         "MB/req", "← choose", "Everything on this page is predicted", "Uncalibrated", "Eq. 16",
         "What may be chosen", "All rows",
     )]  # fmt: skip

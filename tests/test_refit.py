@@ -56,44 +56,54 @@ def test_shipped_file_is_what_the_rows_give(
 
 
 def test_held_out_rows_are_predicted_this_well(found: Refit) -> None:
-    """The bound of each figure: what it was when this was written, rounded up.
-
-    That of all rows grew with rows of new kinds; those of what was there before may be tightened, never loosened.
-    """
+    """The bound of each figure: what it was when this was written, rounded up; to be tightened, never loosened."""
     said = found.summary
-    assert said is not None and said.n >= 384
-    assert said.median <= 0.02 and said.p95 <= 0.1451 and said.covered >= 0.91
-    # Fused recovery evicts its states first since, and was timed so with one model of a family: all its rows are loans.
-    held = [one for one in found.held if one.key[1:3] != ("fused_recovery", "verify") and one.case_id not in WIDE]
-    most = summary(held)
-    assert len(held) >= 360 and most.median <= 0.02 and most.p95 <= 0.1325 and most.covered >= 0.91
-    # But for verify steps of Kimi Delta Attention, the one family and phase that no other's kernels are like.
-    rest = summary([one for one in held if one.key[:3] != ("kda", "replay", "verify")])
-    assert rest.median <= 0.02 and rest.p95 <= 0.12
+    assert said is not None and said.n == 472
+    assert said.median <= 0.02 and said.p95 <= 0.12 and said.covered >= 0.92
     shipped = load_held_out()
     assert shipped is not None
     assert shipped["p95"] == pytest.approx(said.p95, abs=1e-4)
-    # Families whose methods were timed with two models meet the aim without a loan.
-    own = summary([one for one in found.held if one.lender is None and one.case_id not in WIDE])
-    assert own.median <= 0.017 and own.p95 <= 0.11 and own.covered >= 0.92
+    # Families whose methods were timed with two models do without a loan.
+    own = [one for one in found.held if one.lender is None]
+    every, short = summary(own), summary([one for one in own if one.case_id not in WIDE])
+    assert every.n == 426 and every.median <= 0.018 and every.p95 <= 0.11 and every.covered >= 0.92
+    assert short.n == 390 and short.median <= 0.017 and short.p95 <= 0.09 and short.covered >= 0.94
+    # The one family and phase that no other's kernels are like is outside its interval, and no other loan is.
+    lent = [one for one in found.held if one.lender is not None]
+    assert {one.key[:3] for one in lent if not one.inside} == {("kda", "replay", "verify")}
+
+
+def test_the_readme_says_how_well_held_out_rows_are_predicted(found: Refit) -> None:
+    words = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    said, own = found.summary, summary([one for one in found.held if one.lender is None])
+    assert said is not None
+    assert (
+        f"the median error is {said.median * 100:.1f} % and the 95th percentile {said.p95 * 100:.1f} %, and"
+        f" {said.covered * 100:.0f} % lie inside the 90 % interval; where another model of the family was timed"
+        f" too, {own.median * 100:.1f} %, {own.p95 * 100:.1f} % and {own.covered * 100:.0f} %."
+    ) in words
 
 
 def test_windows_beyond_32_are_predicted_by_what_other_models_take(found: Refit) -> None:
-    """Their tiles leave few loads in flight: they take half as long again and more as shorter windows say."""
+    """Their tiles leave few loads in flight: decode takes half as long again and more as shorter windows say."""
     held = [one for one in found.held if one.case_id in WIDE]
-    assert len(held) == len(WIDE) == 9
+    assert len(held) == len(WIDE) == 36
     for one in held:
-        # Both Qwen3.5 models were timed; of Mamba-2 one, so that what its windows take is the delta rule's.
-        assert abs(one.error) < (0.1 if one.key[0] == "gdn" else 0.35), one
-    for one in found.fits:
-        decode = next(other for other in found.fits if other.family == one.family and other.method == "replay")
-        assert one.wide == (decode.wide if one.method == "replay" else 1.0)
-        if (one.family, one.method, one.phase) == ("kda", "replay", "decode"):
-            assert "wide" not in one.intervals and one.wide > 1.4  # no such window of it was timed
+        assert one.lender is None and abs(one.error) < (0.1 if one.key[0] == "gdn" else 0.14), one
+    fits = {(one.family, one.phase): one for one in found.fits if one.method == "replay"}
+    assert all(one.wide == 1.0 for one in found.fits if one.method != "replay")
+    for family in ("mamba2", "gdn"):
+        assert all("wide" in fits[family, phase].intervals for phase in ("decode", "verify"))
+        # Each phase has its own: the folds of verify are other kernels.
+        assert fits[family, "decode"].wide > 1.4 and fits[family, "verify"].wide != fits[family, "decode"].wide
+    # No such window of Kimi Delta Attention was timed: it takes its siblings' mean, and verify takes that of decode.
+    assert not any("wide" in fits["kda", phase].intervals for phase in ("decode", "verify"))
+    mean = math.sqrt(fits["mamba2", "decode"].wide * fits["gdn", "decode"].wide)
+    assert fits["kda", "decode"].wide == fits["kda", "verify"].wide == pytest.approx(mean)
     bare = refit(load_measured(), shipped_roofs)
     assert all(one.wide == 1.0 for one in bare.fits)
-    one = next(one for one in found.fits if (one.family, one.method, one.phase) == ("gdn", "replay", "decode"))
-    assert one.time_us(0.0, 100.0, window=32) < one.time_us(0.0, 100.0, window=33) / 1.9
+    one = fits["gdn", "decode"]
+    assert one.time_us(0.0, 100.0, window=32) < one.time_us(0.0, 100.0, window=33) / 1.8
 
 
 def test_what_is_predicted_worst_is_borrowed_or_small(found: Refit) -> None:
@@ -144,7 +154,7 @@ def test_the_file_says_how_models_left_out_are_predicted() -> None:
 
 def test_a_loan_is_as_wide_as_loans_have_been_wrong(found: Refit) -> None:
     worth = loan(found.timed.observations, found.fits)
-    assert worth is not None and worth["n"] == 17  # six methods, each of a family to every other one that has it
+    assert worth is not None and worth["n"] == 18  # six methods, each of a family to every other one that has it
     shipped = load_loan()
     assert shipped is not None and shipped["width"] == pytest.approx(worth["width"], abs=1e-4)
     assert 0.15 < worth["width"] < 0.4
@@ -153,12 +163,17 @@ def test_a_loan_is_as_wide_as_loans_have_been_wrong(found: Refit) -> None:
 
 
 def test_the_window_that_is_chosen_is_the_fastest_that_was_timed(found: Refit) -> None:
-    """Of the windows that were timed it is the fastest, measured, at every batch from 4 on."""
+    """Of the windows that were timed it is the fastest, measured, at every batch from 4 on.
+
+    Of one run: rows of sweeps of the window are of other GPUs, and have tests (tests/test_windows.py).
+    """
+    runs = {row["manifest"]["hash"] for row in load_measured()}
     groups: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for one in found.fits:
         key = (one.family, one.method, one.phase, one.gpu)
         if key[1:3] == ("replay", "decode"):
-            seen = [row for row in found.timed.observations[key] if row.case_id not in WIDE]  # they have a test
+            pairs = zip(found.timed.observations[key], found.timed.rows[key], strict=True)
+            seen = [one for one, row in pairs if row["manifest"]["hash"] in runs]
             for row, us in zip(seen, predicted(one, seen), strict=True):
                 groups.setdefault((row.model, row.batch), []).append((float(us), row.time_us))
     assert len(groups) == 38 and all(len(times) == 3 for times in groups.values())
@@ -212,6 +227,43 @@ def test_arithmetic_is_found_where_t_varies() -> None:
     found = fit(("mamba2", "fused_recovery", "verify", "g"), seen, {"overhead_us": 1.0})
     assert (found.efficiency, found.arithmetic) == pytest.approx((0.9, 4.0), rel=1e-3)
     assert found.overhead_us == 1.0 and "overhead_us" not in found.intervals
+
+
+def verified(truth: Efficiency, windows: tuple[int, ...]) -> list[Observation]:
+    """Return times of verify steps at one batch, of several T and windows."""
+    found = []
+    for d_v in (64, 80):
+        for t in (2, 4, 6, 8):
+            for window in windows:
+                body, alu, share = 400.0 + 5 * t, 20.0 * t, t / window
+                both = truth.time_us(0.5, body, d_v, alu, window, np.array([0.0, 1.0]))
+                weight = np.array([1 - share, share])
+                found.append(Observation(float(both @ weight), 0.5, body, d_v, window, f"m{d_v}", 256, alu, t,
+                                         weight, np.array([0.0, 1.0]), float(both[1])))  # fmt: skip
+    return found
+
+
+def test_verify_has_a_share_of_tiles_of_its_own_where_windows_tell_it() -> None:
+    """Else decode's is taken: at one window, or at several of one tile, any share fits as well as another."""
+    key = ("mamba2", "replay", "verify", "g")
+    truth = Efficiency(*key, walk_us=0.7, record_share=0.05, efficiency=0.9, arithmetic=2.0, flush=1.3)
+    decode = {"walk_us": 0.7, "record_share": 0.2}
+    for windows in ((16,), (8, 16), (24, 32)):
+        one = fit(key, verified(truth, windows), decode)
+        assert one.record_share == 0.2 and set(one.intervals) == {"efficiency", "arithmetic", "flush"}
+    own = fit(key, verified(truth, (16, 32)), decode)
+    assert own.record_share == pytest.approx(0.05, abs=1e-4) and own.walk_us == 0.7
+    low, high = own.intervals["record_share"]
+    assert 0.0 <= low <= own.record_share <= high < 0.2
+    assert (own.efficiency, own.arithmetic, own.flush) == pytest.approx((0.9, 2.0, 1.3), rel=1e-3)
+    # Windows beyond 32 are in a parameter apart, and it comes with the share alone. It is a mean over whole steps, of
+    # which arithmetic is a part that such windows do not slow down: a little less than of the stream.
+    wide = verified(replace(truth, wide=1.5), (48, 64))
+    both = fit(key, verified(truth, (16, 32)) + wide, decode)
+    assert both.wide == pytest.approx(1.5, rel=0.05) and both.record_share == pytest.approx(0.05, abs=1e-4)
+    assert "wide" not in fit(key, verified(truth, (16,)) + wide, decode).intervals
+    # Decode does not do without: two batches and windows of one tile leave it a parameter.
+    assert "record_share" in fit(KEY, [one for one in made(TRUTH, 0.0) if one.window == 16]).intervals
 
 
 def test_without_times_of_flushes_there_is_no_factor() -> None:

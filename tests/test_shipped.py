@@ -94,7 +94,7 @@ def test_readme_has_the_tables_that_the_rows_give() -> None:
     ):
         assert sentence in words, f"README lacks: {sentence}"
     gpus = {row["gpu_uuid"] for name in DECODE_BATCHES for row in shipped(name)}
-    assert len(gpus) == 5 and "The runs were on five GPUs of this model" in words
+    assert len(gpus) == 6 and "The runs were on six GPUs of this model" in words
 
 
 def test_every_verify_row_has_its_line_in_one_of_the_tables() -> None:
@@ -115,7 +115,7 @@ TREES = ("0,0,1,1,2,2,3", "0,0,0,1,1,2,3,4,4,5,7,8,8,10,11")
 TREE_METHODS = {"snapshot", "stree", "stree_released", "replay"}
 LONG_DRAFT = 16
 #: T, L and tree of Nemotron-3-Super's replay whose first configuration spilled with the Triton that ran.
-DEFAULT_SPILLED = {(LONG_DRAFT, 32, None), (LONG_DRAFT, 16, TREES[1])}
+DEFAULT_SPILLED = {(LONG_DRAFT, 16, TREES[1])}
 #: Tuned kernels of others, Nemotron-3-Super at B = 256 on the same GPU model, µs at T = 2, 4, 8 (fused: its dearest).
 OTHERS_US = {
     "snapshot": (882, 1489, 2731), "stree": (1229, 1381, 1776), "fused_recovery": (1072, 1301, 2175),
@@ -152,9 +152,7 @@ def check_verify_row(row: Row) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_every_verify_point_is_there_checked_and_timed(name: str) -> None:
     rows = verify_rows(name)
-    # Fused recovery evicts its states first since it was timed with Nemotron-3-Nano.
-    methods = VERIFY_METHODS - ({"fused_recovery"} if name == "nemotron-nano" else set())
-    points = {(method, t, a) for method in methods for t in DRAFTS for a in (1, t - 1, t)}
+    points = {(method, t, a) for method in VERIFY_METHODS for t in DRAFTS for a in (1, t - 1, t)}
     assert set(rows) == points
     for row in rows.values():
         check_verify_row(row)
@@ -164,19 +162,18 @@ def test_every_verify_point_is_there_checked_and_timed(name: str) -> None:
 @pytest.mark.parametrize(("name", "family"), [(KIMI, "kda"), (QWEN_122B, "gdn"), (QWEN_4B, "gdn")])
 def test_verify_points_of_the_delta_rule_are_there_and_the_rest_says_why_not(name: str, family: str) -> None:
     rows, timed = verify_rows(name), {"snapshot", "fused_recovery", "activation_replay", "replay"}
-    # Fused recovery evicts its states first since it was timed with the others.
-    methods = VERIFY_METHODS - (set() if name == QWEN_4B else {"fused_recovery"})
-    points = {(method, t, a) for method in methods for t in (4, 8) for a in (1, t)}
+    points = {(method, t, a) for method in VERIFY_METHODS for t in (4, 8) for a in (1, t)}
     if name == QWEN_122B:
-        points |= {(method, t, a) for method in ("snapshot", "replay") for t in (2, 6) for a in (1, t)}
+        more = ("snapshot", "replay", "fused_recovery")
+        points |= {(method, t, a) for method in more for t in (2, 6) for a in (1, t)}
     assert set(rows) == points
     reasons = {item.key: item.reason for item in absent(family, "verify")}
     assert set(reasons) == VERIFY_METHODS - timed
     for point, row in rows.items():
         if point[0] in timed:
             check_verify_row(row)
-            # Two runs met the power cap in every sample of their conventional step.
-            if name == QWEN_4B or point[1] in (2, 6):
+            # Two runs met the power cap in every sample of their conventional step; fused recovery is of a third.
+            if name == QWEN_4B or (point[1] in (2, 6) and point[0] != "fused_recovery"):
                 assert row["conventional_steps"] is None, point
             else:
                 assert row["conventional_steps"] > 0.5, point
@@ -195,7 +192,7 @@ def test_replay_of_the_delta_rule_pays_at_serving_batches(name: str, decode_gain
     )
     assert decode["replay", 256, 16]["speedup"] > decode_gain and decode["replay", 4, 16]["speedup"] < 1
     assert all(row["speedup"] > verify_gain for point, row in verify.items() if point[0] == "replay")
-    assert all(row["roof_fraction"] > 0.94 for point, row in verify.items() if point[0] == "snapshot")
+    assert all(row["roof_fraction"] > 0.935 for point, row in verify.items() if point[0] == "snapshot")
 
 
 def test_replay_verify_of_qwen_in_conventional_steps() -> None:
@@ -214,9 +211,8 @@ def test_drafts_of_sixteen_are_there_at_two_windows() -> None:
         assert row["accepted"] == LONG_DRAFT and row["stop_reason"] == "converged" and row["n_samples"] >= 10
     # At L = 16 every step flushes, at L = 32 every other.
     assert rows["replay", 16]["time_us"] == pytest.approx(rows["replay", 16]["time_flush_us"])
-    assert rows["replay", 32]["time_us"] < 0.83 * rows["replay", 16]["time_us"]
-    # These folds were of few programs that stay; a program to each piece, which took 0.90 of that, is offered again.
-    assert rows["replay", 32]["conventional_steps"] < 1.14 and rows["replay", 16]["speedup"] > 6.5
+    assert rows["replay", 16]["time_us"] < 705 and rows["replay", 32]["time_us"] < 547
+    assert rows["replay", 32]["conventional_steps"] < 1.04 and rows["replay", 16]["speedup"] > 6.9
 
 
 @pytest.mark.parametrize(("tree", "nodes"), [(TREES[0], 8), (TREES[1], 16)])

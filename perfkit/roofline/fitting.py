@@ -14,6 +14,7 @@ from perfkit.errors import InputError
 from perfkit.roofline.efficiency import (
     CONFIDENCE,
     DEFAULT_SHARED,
+    OPTIONAL,
     PARAMETERS,
     PRIOR_FREEDOM,
     PRIOR_SPREAD,
@@ -22,6 +23,7 @@ from perfkit.roofline.efficiency import (
     WIDEST,
     Efficiency,
     form,
+    tile_of,
 )
 
 Array = NDArray[np.float64]
@@ -136,10 +138,10 @@ def _clusters(observations: Sequence[Observation]) -> list[tuple[str, int, int]]
 def enough(method: str, phase: str, observations: Sequence[Observation]) -> bool:
     """Say whether the times are of enough batches or T for a fit of the method's parameters.
 
-    What steps that flush take beyond the others is done without where times are that few.
+    Parameters that no time tells from the rest are done without.
     """
     short, _ = _by_width(observations)
-    return len(_clusters(short)) >= len([name for name in form(method, phase) if name != "flush"])
+    return len(_clusters(short)) >= len([name for name in form(method, phase) if name not in OPTIONAL[phase]])
 
 
 def _by_width(observations: Sequence[Observation]) -> tuple[list[Observation], list[Observation]]:
@@ -178,6 +180,8 @@ def fit(key: Key, observations: Sequence[Observation], shared: Mapping[str, floa
     stack, measured = _Stack.of(observations), np.array([o.time_us for o in observations])
     flushed = np.array([o.flush_us or np.nan for o in observations])
     apart = np.isfinite(flushed) & np.isfinite(stack.flushes(Efficiency(family, method, phase, gpu)))
+    if "record_share" in OPTIONAL[phase] and len({tile_of(o.window or 0) for o in observations}) < 2:
+        names = tuple(name for name in names if name != "record_share")
     # A mean says next to nothing of what a flush takes, and times that few do not tell it from the rest.
     if not apart.any() or len(clusters) < len(names):
         names = tuple(name for name in names if name != "flush")
