@@ -16,7 +16,7 @@ from perfkit.profiles import load_efficiency, load_measured
 from perfkit.profiles.measured import EFFICIENCY, MEASURED, load_held_out, load_loan
 from perfkit.refit import Refit, case_of, load_fitted, refit, timed
 from perfkit.roofline import shipped_roofs
-from perfkit.roofline.efficiency import WIDEST, Efficiency, known
+from perfkit.roofline.efficiency import PRIOR_FREEDOM, WIDEST, Efficiency, known
 from perfkit.roofline.fitting import Observation, covered, enough, errors, fit, fit_all, predicted
 from perfkit.roofline.heldout import held_out, loan, summary
 
@@ -59,14 +59,14 @@ def test_held_out_rows_are_predicted_this_well(found: Refit) -> None:
     """The bound of each figure: what it was when this was written, rounded up; to be tightened, never loosened."""
     said = found.summary
     assert said is not None and said.n == 472
-    assert said.median <= 0.02 and said.p95 <= 0.12 and said.covered >= 0.92
+    assert said.median <= 0.02 and said.p95 <= 0.12 and said.covered >= 0.94
     shipped = load_held_out()
     assert shipped is not None
     assert shipped["p95"] == pytest.approx(said.p95, abs=1e-4)
     # Families whose methods were timed with two models do without a loan.
     own = [one for one in found.held if one.lender is None]
     every, short = summary(own), summary([one for one in own if one.case_id not in WIDE])
-    assert every.n == 426 and every.median <= 0.018 and every.p95 <= 0.11 and every.covered >= 0.92
+    assert every.n == 426 and every.median <= 0.018 and every.p95 <= 0.11 and every.covered >= 0.94
     assert short.n == 390 and short.median <= 0.017 and short.p95 <= 0.09 and short.covered >= 0.94
     # The one family and phase that no other's kernels are like is outside its interval, and no other loan is.
     lent = [one for one in found.held if one.lender is not None]
@@ -214,7 +214,7 @@ def test_a_fit_finds_what_made_the_times() -> None:
     assert found.covers(100) and not found.covers(256)
     exact = fit(KEY, made(TRUTH, 0.0))
     assert float(np.max(np.abs(errors(exact, made(TRUTH, 0.0))))) < 1e-6
-    with pytest.raises(InputError, match="at 4 batches or T or more"):
+    with pytest.raises(InputError, match="at 3 batches or T or more"):
         fit(KEY, [one for one in seen if one.batch == 1])
 
 
@@ -262,6 +262,12 @@ def test_verify_has_a_share_of_tiles_of_its_own_where_windows_tell_it() -> None:
     both = fit(key, verified(truth, (16, 32)) + wide, decode)
     assert both.wide == pytest.approx(1.5, rel=0.05) and both.record_share == pytest.approx(0.05, abs=1e-4)
     assert "wide" not in fit(key, verified(truth, (16,)) + wide, decode).intervals
+    # Windows of a cluster tell the share: two clusters, one model at two T, leave as many degrees as without it.
+    few = [one for one in verified(truth, (16, 32)) if one.model == "m64" and one.draft_len in (2, 4)]
+    assert len({one.draft_len for one in few}) == 2
+    small = fit(key, few, decode)
+    assert set(small.intervals) == {"record_share", "efficiency", "arithmetic"}
+    assert small.freedom == fit(key, [one for one in few if one.window == 16], decode).freedom == PRIOR_FREEDOM
     # Decode does not do without: two batches and windows of one tile leave it a parameter.
     assert "record_share" in fit(KEY, [one for one in made(TRUTH, 0.0) if one.window == 16]).intervals
 

@@ -94,7 +94,7 @@ def test_readme_has_the_tables_that_the_rows_give() -> None:
     ):
         assert sentence in words, f"README lacks: {sentence}"
     gpus = {row["gpu_uuid"] for name in DECODE_BATCHES for row in shipped(name)}
-    assert len(gpus) == 6 and "The runs were on six GPUs of this model" in words
+    assert len(gpus) == 6 and "The runs of these tables were on six GPUs of this model" in words
 
 
 def test_every_verify_row_has_its_line_in_one_of_the_tables() -> None:

@@ -10,8 +10,8 @@ not to a model or a GPU:
 ``overhead_us`` the chain of dependent trips of one program beyond the roof's own ramp (slot, state, store).
 ``walk_us``     the same where a program walks down its heads' rows: so much for each tile of 16 rows of d_v.
 ``record_share`` what each 16 records beyond the first 16 add to a program. Kernels hold records in tiles of a power of
-                two, 16 at least, so the window counts rounded up; between powers of two this is read off the kernels
-                and not measured.
+                two, 16 at least, so the window counts rounded up: fitted at powers of two; sweeps over it have no other
+                steps.
 ``wide``        what a window beyond 32 multiplies the stream by. Tiles of 64 records leave a program registers for
                 few loads in flight. It is measured apart, on what the others say of such windows, and a family in which
                 none was timed takes its siblings'.

@@ -126,8 +126,9 @@ def errors(found: Efficiency, observations: Sequence[Observation]) -> Array:
 
 
 def covered(found: Efficiency, observations: Sequence[Observation]) -> float:
-    """Return the share of measured times inside the fit's 95 % interval."""
-    return float(np.mean(np.abs(np.log1p(errors(found, observations))) <= math.log1p(found.width)))
+    """Return the share of measured times inside the fit's 95 % interval, which is wider at long windows."""
+    widths = np.array([float(found.width_at(one.window)) for one in observations])
+    return float(np.mean(np.abs(np.log1p(errors(found, observations))) <= np.log1p(widths)))
 
 
 def _clusters(observations: Sequence[Observation]) -> list[tuple[str, int, int]]:
@@ -141,7 +142,12 @@ def enough(method: str, phase: str, observations: Sequence[Observation]) -> bool
     Parameters that no time tells from the rest are done without.
     """
     short, _ = _by_width(observations)
-    return len(_clusters(short)) >= len([name for name in form(method, phase) if name not in OPTIONAL[phase]])
+    return len(_clusters(short)) >= _least(method, phase)
+
+
+def _least(method: str, phase: str) -> int:
+    """Return the clusters of times that the parameters need which a fit cannot do without."""
+    return len([name for name in form(method, phase) if name not in OPTIONAL[phase]])
 
 
 def _by_width(observations: Sequence[Observation]) -> tuple[list[Observation], list[Observation]]:
@@ -164,7 +170,7 @@ def fit(key: Key, observations: Sequence[Observation], shared: Mapping[str, floa
         shared: parameters that verify kernels share with decode, and their values.
 
     Raises:
-        InputError: fewer clusters than parameters.
+        InputError: fewer clusters than the parameters that a fit cannot do without.
     """
     from scipy.optimize import least_squares
     from scipy.stats import t
@@ -175,15 +181,18 @@ def fit(key: Key, observations: Sequence[Observation], shared: Mapping[str, floa
     observations, beyond = _by_width(observations)
     clusters = _clusters(observations)
     if not enough(method, phase, observations):
-        raise InputError(f"needs times at {len(names)} batches or T or more", field=f"{family} {method} {phase}",
+        least = _least(method, phase)
+        raise InputError(f"needs times at {least} batches or T or more", field=f"{family} {method} {phase}",
                          value=len(clusters))  # fmt: skip
     stack, measured = _Stack.of(observations), np.array([o.time_us for o in observations])
     flushed = np.array([o.flush_us or np.nan for o in observations])
     apart = np.isfinite(flushed) & np.isfinite(stack.flushes(Efficiency(family, method, phase, gpu)))
     if "record_share" in OPTIONAL[phase] and len({tile_of(o.window or 0) for o in observations}) < 2:
         names = tuple(name for name in names if name != "record_share")
+    # Windows of one cluster tell that share, which takes no cluster from the others.
+    within = {"record_share"} & {*OPTIONAL[phase]}
     # A mean says next to nothing of what a flush takes, and times that few do not tell it from the rest.
-    if not apart.any() or len(clusters) < len(names):
+    if not apart.any() or len(clusters) < len({*names} - within):
         names = tuple(name for name in names if name != "flush")
 
     def made(values: Iterable[float]) -> Efficiency:
@@ -207,7 +216,7 @@ def fit(key: Key, observations: Sequence[Observation], shared: Mapping[str, floa
         return np.where(values - low < 1e-4 * np.subtract(high, low), low, values)
 
     values = snapped(found.x)
-    free = len(clusters) - len(names)
+    free = len(clusters) - len({*names} - within)
     freedom = free + PRIOR_FREEDOM
     squares = len(clusters) * float(np.mean(found.fun[: len(observations)] ** 2))
     spread = math.sqrt((PRIOR_FREEDOM * PRIOR_SPREAD**2 + squares) / freedom)

@@ -81,19 +81,19 @@ def held_out(observations: Mapping[Key, Sequence[Observation]]) -> list[HeldOut]
             if found is None:
                 continue
             rows = [one for one in seen if one.model == model]
-            width = _width_at(found, HELD_OUT_CONFIDENCE)
             for one, us in zip(rows, predicted(found, rows), strict=True):
+                width = _width_at(found, one.window, HELD_OUT_CONFIDENCE)
                 out.append(HeldOut(key, model, one.case_id, one.time_us, float(us), float(us) / width,
                                    float(us) * width, found.lender))  # fmt: skip
     return out
 
 
-def _width_at(found: Efficiency, confidence: float) -> float:
+def _width_at(found: Efficiency, window: int | None, confidence: float) -> float:
     """Return the factor of the interval at another confidence: as much narrower as the quantiles of its spread are."""
     from scipy.stats import t
 
     share = float(t.ppf(0.5 + confidence / 2, found.freedom) / t.ppf(0.5 + CONFIDENCE / 2, found.freedom))
-    return float((1.0 + found.width) ** share)
+    return float((1.0 + found.width_at(window)) ** share)
 
 
 def loan(observations: Mapping[Key, Sequence[Observation]], fits: Sequence[Efficiency]) -> dict[str, float] | None:

@@ -32,7 +32,7 @@ from perfkit.errors import InputError
 from perfkit.roofline.curve import Curve
 
 #: Share of the datasheet's bandwidth that streams of 2.1 GB reach on an H200 SXM (4.8 TB/s): reads 0.959 to 0.978, in
-#: place 0.877 to 0.880, by GPU and run. What ships is within 1.5 % of these: a test holds them together.
+#: place 0.873 to 0.880, by GPU and run. What ships is within 1.5 % of these: a test holds them together.
 READ_EFFICIENCY = 0.972
 INPLACE_EFFICIENCY = 0.876
 #: What a small transfer takes beyond its node and bytes / roof: trips to memory and back (690 cycles on a GH200:
