@@ -3,8 +3,8 @@
 A launch reads the working set many times over, so that its own start and drain do not count, and launches over the
 same buffer find it in L2. L1 is bypassed. Each program walks round and round in a part of the set that is its own
 (:func:`apart`): a line that several SMs read at about the same time is fetched once for all of them on the way from L2,
-and rates come out beyond what SMs get that read their own states. By the counters of an H200, SMs whose
-walks overlap in 4 MiB are given 14.7 TB/s where L2 hands out 6.7.
+and rates come out beyond what SMs get that read their own states. By the counters of an H200, SMs whose walks overlap
+in 4 MiB are given 14.7 TB/s where L2 hands out 6.7.
 """
 
 from __future__ import annotations

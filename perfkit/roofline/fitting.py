@@ -127,7 +127,7 @@ def errors(found: Efficiency, observations: Sequence[Observation]) -> Array:
 
 def covered(found: Efficiency, observations: Sequence[Observation]) -> float:
     """Return the share of measured times inside the fit's 95 % interval, which is wider at long windows."""
-    widths = np.array([float(found.width_at(one.window)) for one in observations])
+    widths = found.width_at([one.window or 0 for one in observations])
     return float(np.mean(np.abs(np.log1p(errors(found, observations))) <= np.log1p(widths)))
 
 

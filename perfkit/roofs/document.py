@@ -26,8 +26,7 @@ _SOURCE = (
     "many bytes read again and again past L1, each program a part of its own, the fastest of up to {l2s}. rates: "
     "cuBLAS products of random matrices through torch, sustained; bf16 sums in FP32, fp32 is IEEE; capped is the share "
     "of samples at the power cap. lo and hi: 95 % bootstrap interval. launch_us: an empty Triton kernel launched from "
-    "Python; graph_node_us: one more in a graph; "
-    "graph_us: a graph of one"
+    "Python; graph_node_us: one more in a graph; graph_us: a graph of one"
 )
 
 
